@@ -14,7 +14,7 @@ from psycopg2.errors import ForeignKeyViolation
 from psycopg2.extensions import cursor as Cursor
 
 from app.records import BookInput
-from app.store.ports import Named, Pool, Stored
+from app.store.ports import Pool, Stored
 from app.store.queries import read
 from app.store.tables import ID, STAMPS, Order, Table, text, with_ids
 from greenline.errors import SerializationFailure
@@ -41,10 +41,20 @@ class _Shown(Struct):
 _shown = msgspec.json.Decoder(_Shown)
 
 
-def _links(book: Stored) -> tuple[list[str], list[str]]:
+def _names(book: Stored) -> tuple[list[str], list[str]]:
     """Return the names of its authors and of its genres."""
     shown = _shown.decode(book.json)
     return [each.name for each in shown.authors], [each.name for each in shown.genres]
+
+
+def _links(names: Mapping[int, list[str]]) -> str:
+    """Return the links of books to the *names* of each id, as a JSON array."""
+    links = [
+        {"book_id": book_id, "name": name, "position": position}
+        for book_id, each in names.items()
+        for position, name in enumerate(each, 1)
+    ]
+    return msgspec.json.encode(links).decode()
 
 
 class Books(Table[BookInput]):
@@ -71,9 +81,8 @@ class Books(Table[BookInput]):
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
-        # Their links are written in between.
+        # Their links are written before they are read.
         self._inserting = self._named("insert", read("books/insert"))
-        self._updating = self._named("update", read("books/update"))
 
     def _insert(self, cursor: Cursor, items: Sequence[BookInput]) -> list[Stored]:
         sent = {"items": msgspec.json.encode(items).decode()}
@@ -86,23 +95,23 @@ class Books(Table[BookInput]):
     ) -> list[Stored]:
         # The links take Postgres three times as long as the rest, and seldom change.
         if any(
-            _links(now[book_id]) != (book.authors, book.genres) for book_id, book in items.items()
+            _names(now[book_id]) != (book.authors, book.genres) for book_id, book in items.items()
         ):
-            return self._link(cursor, items, self._updating)
-        values = {"items": with_ids(items), "ids": list(items)}
-        rows = self._pool.run(cursor, [self._updating, self._reading], values)
-        return self._in_order(items, rows)
+            return self._link(cursor, items, is_stored=True)
+        return super()._update(cursor, items, now)
 
-    def _link(self, cursor: Cursor, books: Mapping[int, BookInput], *first: Named) -> list[Stored]:
-        """Run *first*, link *books* with their authors and genres, and return them as stored."""
-        values = {
-            "items": with_ids(books),
-            "ids": list(books),
-            "authors": list({name for book in books.values() for name in book.authors}),
-            "genres": list({name for book in books.values() for name in book.genres}),
-        }
+    def _link(
+        self, cursor: Cursor, books: Mapping[int, BookInput], *, is_stored: bool = False
+    ) -> list[Stored]:
+        """Link *books* with their authors and genres, and return them as stored."""
+        statements, values = self._of_these(books)
+        values["author_links"] = _links({key: book.authors for key, book in books.items()})
+        values["genre_links"] = _links({key: book.genres for key, book in books.items()})
+        if is_stored:
+            values["items"] = with_ids(books)
         try:
-            rows = self._pool.run(cursor, [*first, *_LINK, self._reading], values)
+            first = [statements.update] if is_stored else []
+            rows = self._pool.run(cursor, [*first, *_LINK, statements.read], values)
         except ForeignKeyViolation as error:
             # An author or genre was deleted after the statement had found it. The next attempt
             # creates it again.

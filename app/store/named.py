@@ -30,8 +30,9 @@ class NamedTable(Table[I]):
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
         self._id_by_name = f"select id from {self.name} where name = %(name)s"
-        these = f"from {self.name} where name = any(%(names)s::text[])"
-        self._by_names = f"with page as (select * {these}) {self._document}"
+        these = "name = any(%(names)s::text[])"
+        self._by_names = self._page(f"select * from {self.name} where {these}")
+        self._deleting_named = self._named("delete_by_names", self._deleting(these, "name"))
 
     def id_of(self, name: str) -> int:
         rows = self._pool.fetch(f"{self.name}_id_by_name", self._id_by_name, {"name": name})
@@ -49,7 +50,8 @@ class NamedTable(Table[I]):
     def delete_named(self, names: Sequence[str]) -> None:
         def work(cursor: Cursor) -> None:
             # If one is missing, the exception rolls the transaction back: all or none.
-            deleted = self._delete(cursor, "name", "text", names)
+            rows = self._pool.run(cursor, [self._deleting_named], {"names": list(names)})
+            deleted = {row[0] for row in rows}
             if len(deleted) < len(names):
                 missing = [name for name in names if name not in deleted]
                 raise NotFound(f"there is no {self.noun} {', '.join(missing)}", missing)

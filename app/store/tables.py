@@ -8,7 +8,7 @@ those that the resource declares, each with an index.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -50,6 +50,22 @@ class Statement:
     values: Mapping[str, Any]
 
 
+class OfIds(NamedTuple):
+    """
+    The statements on the rows of some ids, each with the name under which it is prepared.
+
+    :param lock: lock them.
+    :param read: select them.
+    :param update: update them from %(items)s, and select them.
+    :param delete: delete them, and select the ids of those that were there.
+    """
+
+    lock: Named
+    read: Named
+    update: Named
+    delete: Named
+
+
 ID = Order("id", "%(value)s::bigint")
 # The orders that each resource has after its own.
 STAMPS = {
@@ -89,27 +105,23 @@ class Table(Generic[I]):
             f" from ({shown}) document"
         )
         self._document_alone = f"select row_to_json(document)::text from ({shown}) document"
-        self._by_id = f"with page as (select * from {self.name} where id = %(id)s) {self._document}"
-        these = f"from {self.name} where id = any(%(ids)s::bigint[])"
-        self._by_ids = f"with page as (select * {these}) {self._document}"
-        self._reading = self._named("by_ids", self._by_ids)
         self._inserting = self._named("insert", f"{read(f'{self.name}/insert')} {self._document}")
-        self._updating = self._named("update", f"{read(f'{self.name}/update')} {self._document}")
-        # Ordered by id, so that two batches cannot deadlock. A second statement reads the
-        # documents: its snapshot begins after the wait for the locks. "no key update" does not
-        # block inserts of rows that refer to these.
-        lock = self._named("lock", f"select {these} order by id for no key update")
-        self._locking = [lock, self._reading]
+        # Postgres plans a statement for an array at each execution, which takes it longer than the
+        # rest: its plan for any array is one for ten rows, and costs more than one for this array.
+        one = "id = %(id)s"
+        self._of_id = self._of("id", one, f"delete from {self.name} where {one} returning id")
+        these = "id = any(%(ids)s::bigint[])"
+        self._of_ids = self._of("ids", these, self._deleting(these, "id"))
         self._lists: dict[tuple[Any, ...], tuple[str, str]] = {}
 
     def get(self, item_id: int) -> Stored:
-        rows = self._pool.fetch(f"{self.name}_by_id", self._by_id, {"id": item_id})
+        rows = self._pool.fetch(*self._of_id.read, {"id": item_id})
         if not rows:
             raise self._missing([item_id])
         return stored(rows[0])
 
     def get_many(self, ids: Sequence[int]) -> list[Stored]:
-        rows = self._pool.fetch(f"{self.name}_by_ids", self._by_ids, {"ids": list(ids)})
+        rows = self._pool.fetch(*self._of_ids.read, {"ids": list(ids)})
         found = {row[0]: stored(row) for row in rows}
         return [found[item_id] for item_id in ids if item_id in found]
 
@@ -171,7 +183,8 @@ class Table(Generic[I]):
                 for stored in self._lock(cursor, ids).values():
                     self._require(stored, versions)
             # If one is missing, the exception rolls the transaction back: all or none.
-            deleted = self._delete(cursor, "id", "bigint", ids)
+            statements, values = self._of_these(ids)
+            deleted = {row[0] for row in self._pool.run(cursor, [statements.delete], values)}
             if len(deleted) < len(ids):
                 raise self._missing([item_id for item_id in ids if item_id not in deleted])
 
@@ -194,18 +207,37 @@ class Table(Generic[I]):
 
     def _lock(self, cursor: Cursor, ids: Sequence[int]) -> dict[int, Stored]:
         """Return the items that exist, locked until the transaction ends."""
-        values = {"ids": list(ids)}
+        statements, values = self._of_these(ids)
         if self.lock_first:
             # Not prepared: how many rows refer to these differs too much for one plan.
             cursor.execute(self.lock_first, values)
-        rows = self._pool.run(cursor, self._locking, values)
+        # A second statement reads the documents: its snapshot begins after the wait for the locks.
+        rows = self._pool.run(cursor, [statements.lock, statements.read], values)
         return {row[0]: stored(row) for row in rows}
 
-    def _delete(self, cursor: Cursor, column: str, type_: str, values: Sequence[Any]) -> set[Any]:
-        """Delete the rows with one of *values* in *column*; return those that were there."""
-        text = self._deleting(f"{column} = any(%(values)s::{type_}[])", column)
-        named = self._named(f"delete_by_{column}", text)
-        return {row[0] for row in self._pool.run(cursor, [named], {"values": list(values)})}
+    def _of(self, form: str, these: str, delete: str) -> OfIds:
+        """Return the statements on the rows for which the condition *these* holds."""
+        update = f"{read(f'{self.name}/update')} and {self.name}.{these} returning {self.name}.*"
+        # Ordered by id, so that two batches cannot deadlock. "no key update" does not block inserts
+        # of rows that refer to these.
+        lock = f"select from {self.name} where {these} order by id for no key update"
+        return OfIds(
+            self._named(f"lock_by_{form}", lock),
+            self._named(f"by_{form}", self._page(f"select * from {self.name} where {these}")),
+            self._named(f"update_by_{form}", self._page(update)),
+            self._named(f"delete_by_{form}", delete),
+        )
+
+    def _of_these(self, ids: Iterable[int]) -> tuple[OfIds, dict[str, Any]]:
+        """Return the statements on the rows of *ids*, and their values."""
+        values = {"ids": list(ids)}
+        if len(values["ids"]) > 1:
+            return self._of_ids, values
+        return self._of_id, {**values, "id": values["ids"][0]}
+
+    def _page(self, rows: str) -> str:
+        """Return the statement that selects the ids, versions and documents of *rows*."""
+        return f"with page as ({rows}) {self._document}"
 
     def _deleting(self, where: str, returning: str) -> str:
         # Locked in the order of their ids first: a plain DELETE locks in the order of its scan, and
@@ -232,7 +264,8 @@ class Table(Generic[I]):
 
         *now* has them as they are; they are locked.
         """
-        rows = self._pool.run(cursor, [self._updating], {"items": with_ids(items)})
+        statements, values = self._of_these(items)
+        rows = self._pool.run(cursor, [statements.update], {**values, "items": with_ids(items)})
         return self._in_order(items, rows)
 
     def _in_order(self, ids: Iterable[int], rows: Sequence[Row]) -> list[Stored]:

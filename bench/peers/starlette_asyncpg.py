@@ -81,14 +81,18 @@ async def get_book(request: Request) -> Response:
     return json(document)
 
 
+def links(book_id: int, names: list[str]) -> str:
+    """Return the links of a book to *names* as JSON."""
+    made = [{"book_id": book_id, "name": name, "position": n} for n, name in enumerate(names, 1)]
+    return msgspec.json.encode(made).decode()
+
+
 async def link(conn: Any, book_id: int, book: BookInput) -> None:
     """Give a book its authors and genres, making those that are new."""
-    items = [{"id": book_id, "authors": book.authors, "genres": book.genres}]
     values = {
-        "authors": list(dict.fromkeys(book.authors)),
-        "genres": list(dict.fromkeys(book.genres)),
+        "author_links": links(book_id, book.authors),
+        "genre_links": links(book_id, book.genres),
         "ids": [book_id],
-        "items": msgspec.json.encode(items).decode(),
     }
     for text, names in LINK:
         await conn.execute(text, *(values[name] for name in names))

@@ -1,7 +1,4 @@
-with page as (
-    update agents
-    set name = given.name, updated_at = clock_timestamp(), version = agents.version + 1
-    from json_to_recordset(%(items)s::json) as given (id bigint, name text)
-    where agents.id = given.id
-    returning agents.*
-)
+update agents
+set name = given.name, updated_at = clock_timestamp(), version = agents.version + 1
+from json_to_recordset(%(items)s::json) as given (id bigint, name text)
+where agents.id = given.id

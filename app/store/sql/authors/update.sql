@@ -1,7 +1,4 @@
-with page as (
-    update authors
-    set name = given.name, updated_at = clock_timestamp(), version = authors.version + 1
-    from json_to_recordset(%(items)s::json) as given (id bigint, name text)
-    where authors.id = given.id
-    returning authors.*
-)
+update authors
+set name = given.name, updated_at = clock_timestamp(), version = authors.version + 1
+from json_to_recordset(%(items)s::json) as given (id bigint, name text)
+where authors.id = given.id

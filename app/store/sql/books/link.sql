@@ -1,24 +1,26 @@
 -- Give the books of these ids their authors and genres, making those that are new. Names in one
 -- order, so that two transactions which add the same ones cannot wait for each other.
 insert into authors (name)
-select name from unnest(%(authors)s::text[]) as given (name)
-where not exists (select from authors where authors.name = given.name)
+select distinct name from json_to_recordset(%(author_links)s::json) as sent (name text)
+where (select id from authors where authors.name = sent.name) is null
 order by name
 on conflict (name) do nothing;
 
 insert into genres (name)
-select name from unnest(%(genres)s::text[]) as given (name)
-where not exists (select from genres where genres.name = given.name)
+select distinct name from json_to_recordset(%(genre_links)s::json) as sent (name text)
+where (select id from genres where genres.name = sent.name) is null
 order by name
 on conflict (name) do nothing;
 
 -- What stays as it is is not written. An author who was deleted since has no id, and 0 is nobody's:
 -- the foreign key tells it.
 with given as materialized (
-    select sent.id as book_id, coalesce(authors.id, 0) as author_id, min(named.position) as position
-    from json_to_recordset(%(items)s::json) as sent (id bigint, authors json)
-    cross join json_array_elements_text(sent.authors) with ordinality as named (name, position)
-    left join authors on authors.name = named.name
+    select
+        book_id,
+        coalesce((select id from authors where authors.name = sent.name), 0) as author_id,
+        min(position) as position
+    from json_to_recordset(%(author_links)s::json)
+        as sent (book_id bigint, name text, position int)
     group by 1, 2
 ),
 gone as (
@@ -32,10 +34,12 @@ on conflict (book_id, author_id) do update set position = excluded.position
 where book_authors.position <> excluded.position;
 
 with given as materialized (
-    select sent.id as book_id, coalesce(genres.id, 0) as genre_id, min(named.position) as position
-    from json_to_recordset(%(items)s::json) as sent (id bigint, genres json)
-    cross join json_array_elements_text(sent.genres) with ordinality as named (name, position)
-    left join genres on genres.name = named.name
+    select
+        book_id,
+        coalesce((select id from genres where genres.name = sent.name), 0) as genre_id,
+        min(position) as position
+    from json_to_recordset(%(genre_links)s::json)
+        as sent (book_id bigint, name text, position int)
     group by 1, 2
 ),
 gone as (

@@ -1,7 +1,4 @@
-with page as (
-    update genres
-    set name = given.name, updated_at = clock_timestamp(), version = genres.version + 1
-    from json_to_recordset(%(items)s::json) as given (id bigint, name text)
-    where genres.id = given.id
-    returning genres.*
-)
+update genres
+set name = given.name, updated_at = clock_timestamp(), version = genres.version + 1
+from json_to_recordset(%(items)s::json) as given (id bigint, name text)
+where genres.id = given.id
