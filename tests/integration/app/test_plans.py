@@ -12,11 +12,11 @@ from psycopg2.extensions import connection as PsycopgConnection
 
 from app.store.agents import Agents
 from app.store.authors import Authors
-from app.store.books import Books
+from app.store.books import _LINK, Books
 from app.store.genres import Genres
 from app.store.keys import Keys
 from app.store.ports import Listing, Position
-from app.store.tables import Table
+from app.store.tables import Statement, Table
 from app.store.tasks import Tasks
 from embedded.postgres import Postgres as Server
 from greenline.postgres import prepared
@@ -121,7 +121,10 @@ def listings(table: type[Table[Any]]) -> Iterator[Listing]:
 
 def plan(pool: ConnectionPool, table: Table[Any], listing: Listing) -> dict[str, Any]:
     """Return the plan of the very statement that *table* runs, as it is prepared."""
-    asked = table.statement(listing)
+    return plan_of(pool, table.statement(listing))
+
+
+def plan_of(pool: ConnectionPool, asked: Statement) -> dict[str, Any]:
     prepare, execute = prepared.statements(asked.name, asked.text)
     with pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
         cursor.execute(prepare)
@@ -159,6 +162,17 @@ def test_no_list_scans_its_table(pool: ConnectionPool, table: type[Table[Any]]) 
         if any(count > (ROWS // 10 if listing.filters else PAGE) for count in rows):
             sorted_.append(listing)
     assert (scanned, sorted_) == ([], [])
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_no_write_scans_its_table(pool: ConnectionPool, table: type[Table[Any]]) -> None:
+    """Nor one that it links with: names are looked up."""
+    made = table(Postgres(pool))
+    values = {"id": 7, "ids": [7, 8], "items": "[]", "author_links": "[]", "genre_links": "[]"}
+    written = [*made._of_id, *made._of_ids, made._inserting]
+    for name, text in [*written, *_LINK] if table is Books else written:
+        found = plan_of(pool, Statement(name, text, values))
+        assert "Seq Scan" not in [node["Node Type"] for node in whole(found)], name
 
 
 def test_what_an_index_keeps_in_order_is_not_sorted(pool: ConnectionPool) -> None:

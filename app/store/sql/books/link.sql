@@ -12,7 +12,8 @@ where (select id from genres where genres.name = sent.name) is null
 order by name
 on conflict (name) do nothing;
 
--- What stays as it is is not written. An author who was deleted since has no id, and 0 is nobody's:
+-- A name is looked up by a subquery: a join would read all authors, as the planner does not know how
+-- few names there are. What stays as it is is not written. An author who was deleted since has no id, and 0 is nobody's:
 -- the foreign key tells it.
 with given as materialized (
     select
