@@ -1,17 +1,16 @@
 """Connections for commands, and the translation of errors into messages."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 import psycopg2
 from psycopg2.extensions import connection as Connection
-from psycopg2.extensions import cursor as Cursor
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from app.store.ports import Document, Named
+from app.store.ports import Document
 from config import Settings
 from greenline.errors import ConfigError, GreenlineError, StoreDown
 from greenline.mongo.client import make_client
@@ -20,6 +19,7 @@ from greenline.mongo.options import DOCUMENTDB, split
 from greenline.postgres.connect import check_url
 from greenline.postgres.errors import first_line, translated
 from greenline.postgres.limits import APPLICATION
+from greenline.postgres.transaction import Transaction
 from greenline.settings import DATABASE_URL, MONGODB_URI
 
 REACH_TIMEOUT_S = 5
@@ -75,30 +75,16 @@ class OneConnection:
             cursor.execute(text, values)
             return cursor.fetchall()
 
-    def run(
-        self, cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]
-    ) -> list[tuple[Any, ...]]:
-        """
-        Run statements in the transaction of *cursor*.
-
-        :param cursor: of the connection.
-        :param named: the statements with their names, which are ignored.
-        :param values: the parameters of all.
-        :returns: the rows of the last one.
-        """
-        cursor.execute("; ".join(text for _, text in named), values)
-        return cursor.fetchall()
-
-    def repeat(self, work: Callable[[Cursor], T], *, reset: bool = True) -> T:
+    def transact(self, work: Callable[[Transaction], T], *, reset: bool = True) -> T:
         """
         Return the result of *work*, run in one transaction.
 
-        :param work: called once, with a cursor.
+        :param work: called once.
         :param reset: ignored.
         """
         # Not repeated: a person can run the command again.
         with self.connection() as conn, conn.cursor() as cursor:
-            return work(cursor)
+            return work(Transaction(cursor, prepare=False))
 
 
 def mongo(settings: Settings) -> "MongoClient[Document]":

@@ -11,10 +11,9 @@ from typing import ClassVar
 import msgspec
 from msgspec import Struct
 from psycopg2.errors import ForeignKeyViolation
-from psycopg2.extensions import cursor as Cursor
 
 from app.records import BookInput
-from app.store.ports import Pool, Stored
+from app.store.ports import Pool, Stored, Transaction
 from app.store.queries import read
 from app.store.tables import ID, STAMPS, Order, Table, text, with_ids
 from greenline.errors import SerializationFailure
@@ -84,34 +83,34 @@ class Books(Table[BookInput]):
         # Their links are written before they are read.
         self._inserting = self._named("insert", read("books/insert"))
 
-    def _insert(self, cursor: Cursor, items: Sequence[BookInput]) -> list[Stored]:
+    def _insert(self, transaction: Transaction, items: Sequence[BookInput]) -> list[Stored]:
         sent = {"items": msgspec.json.encode(items).decode()}
         # The statement returns ids in the order of the items: a sequence gives them in that order.
-        ids = [int(row[0]) for row in self._pool.run(cursor, [self._inserting], sent)]
-        return self._link(cursor, dict(zip(ids, items, strict=True)))
+        ids = [int(row[0]) for row in transaction.run([self._inserting], sent)]
+        return self._link(transaction, dict(zip(ids, items, strict=True)))
 
     def _update(
-        self, cursor: Cursor, items: Mapping[int, BookInput], now: Mapping[int, Stored]
+        self, transaction: Transaction, items: Mapping[int, BookInput], now: Mapping[int, Stored]
     ) -> list[Stored]:
         # The links take Postgres three times as long as the rest, and seldom change.
         if any(
             _names(now[book_id]) != (book.authors, book.genres) for book_id, book in items.items()
         ):
-            return self._link(cursor, items, is_stored=True)
-        return super()._update(cursor, items, now)
+            return self._link(transaction, items, is_stored=True)
+        return super()._update(transaction, items, now)
 
     def _link(
-        self, cursor: Cursor, books: Mapping[int, BookInput], *, is_stored: bool = False
+        self, transaction: Transaction, books: Mapping[int, BookInput], *, is_stored: bool = False
     ) -> list[Stored]:
         """Link *books* with their authors and genres, and return them as stored."""
-        statements, values = self._of_these(books)
+        statements, values = self._statements_for(books)
         values["author_links"] = _links({key: book.authors for key, book in books.items()})
         values["genre_links"] = _links({key: book.genres for key, book in books.items()})
         if is_stored:
             values["items"] = with_ids(books)
         try:
             first = [statements.update] if is_stored else []
-            rows = self._pool.run(cursor, [*first, *_LINK, statements.read], values)
+            rows = transaction.run([*first, *_LINK, statements.read], values)
         except ForeignKeyViolation as error:
             # An author or genre was deleted after the statement had found it. The next attempt
             # creates it again.

@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 
 import msgspec
 from psycopg2.extensions import connection as Connection
-from psycopg2.extensions import cursor as Cursor
 
 from app.errors import InvalidRequest
 from app.records import KeyInput
 from app.store import tokens
 from app.store.named import NamedTable
-from app.store.ports import Idempotency, Stored
+from app.store.ports import Idempotency, Stored, Transaction
 from app.store.queries import read
 from app.store.tables import Order
 from greenline.errors import ConfigError
@@ -96,7 +95,7 @@ class Keys(NamedTable[KeyInput]):
             raise self._missing([key_id])
         return _shown(row, made)
 
-    def _insert(self, cursor: Cursor, items: Sequence[KeyInput]) -> list[Stored]:
+    def _insert(self, transaction: Transaction, items: Sequence[KeyInput]) -> list[Stored]:
         made = [tokens.make() for _ in items]
         given = [
             {**msgspec.to_builtins(item), "prefix": token.prefix, "hash": token.digest.hex()}
@@ -104,7 +103,7 @@ class Keys(NamedTable[KeyInput]):
         ]
         sent = {"items": msgspec.json.encode(given).decode()}
         # By id, which is the order of the items: each row gets its own token.
-        rows = sorted(self._pool.run(cursor, [self._inserting], sent))
+        rows = sorted(transaction.run([self._inserting], sent))
         return [_shown(row, token) for row, token in zip(rows, made, strict=True)]
 
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
-from psycopg2.extensions import cursor as Cursor
 
 from app.errors import NotFound
-from app.store.ports import I, Pool, Stored
+from app.store.ports import I, Pool, Stored, Transaction
 from app.store.tables import Table, stored
 
 
@@ -48,9 +47,9 @@ class NamedTable(Table[I]):
         return {name: found[name] for name in names if name in found}
 
     def delete_named(self, names: Sequence[str]) -> None:
-        def work(cursor: Cursor) -> None:
+        def work(transaction: Transaction) -> None:
             # If one is missing, the exception rolls the transaction back: all or none.
-            rows = self._pool.run(cursor, [self._deleting_named], {"names": list(names)})
+            rows = transaction.run([self._deleting_named], {"names": list(names)})
             deleted = {row[0] for row in rows}
             if len(deleted) < len(names):
                 missing = [name for name in names if name not in deleted]

@@ -12,7 +12,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 from psycopg2.extensions import connection as Connection
-from psycopg2.extensions import cursor as Cursor
 from pymongo.database import Database
 
 Document = dict[str, Any]
@@ -258,25 +257,36 @@ class Pool(Protocol):
         """
         ...
 
-    def run(
-        self, cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]
-    ) -> list[tuple[Any, ...]]:
-        """
-        Run statements in one round trip, in a transaction of :meth:`repeat`.
-
-        :param cursor: the one that its work is called with.
-        :param named: the statements, each with the name under which it is prepared.
-        :param values: the parameters of all.
-        :returns: the rows of the last one.
-        """
-        ...
-
-    def repeat(self, work: Callable[[Cursor], T], *, reset: bool = True) -> T:
+    def transact(self, work: "Callable[[Transaction], T]", *, reset: bool = True) -> T:
         """
         Return the result of *work*, run in a transaction.
 
-        :param work: is called with a cursor, and again after a deadlock for example.
+        :param work: may be called again, after a deadlock for example.
         :param reset: as in :meth:`connection`. Default True.
+        """
+        ...
+
+
+class Transaction(Protocol):
+    """Run the statements of a transaction of Postgres."""
+
+    def execute(self, text: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """
+        Run a statement that is planned for its values.
+
+        :param text: the statement.
+        :param values: its parameters.
+        :returns: its rows.
+        """
+        ...
+
+    def run(self, named: Sequence[Named], values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """
+        Run statements in one round trip.
+
+        :param named: the statements, each with the name under which it is prepared.
+        :param values: the parameters of all.
+        :returns: the rows of the last one.
         """
         ...
 

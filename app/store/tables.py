@@ -12,11 +12,21 @@ from typing import Any, ClassVar, Generic, NamedTuple
 from zlib import crc32
 
 import msgspec
-from psycopg2.extensions import cursor as Cursor
 
 from app.errors import NotFound, PreconditionFailed
 from app.store.idempotency import first_answer, remember
-from app.store.ports import Change, I, Idempotency, Listing, Named, Page, Pool, Stored, T
+from app.store.ports import (
+    Change,
+    I,
+    Idempotency,
+    Listing,
+    Named,
+    Page,
+    Pool,
+    Stored,
+    T,
+    Transaction,
+)
 from app.store.queries import read
 
 Row = tuple[int, int, str]
@@ -50,9 +60,9 @@ class Statement:
     values: Mapping[str, Any]
 
 
-class OfIds(NamedTuple):
+class RowStatements(NamedTuple):
     """
-    The statements on the rows of some ids, each with the name under which it is prepared.
+    The statements on rows of given ids, each with the name under which it is prepared.
 
     :param lock: lock them.
     :param read: select them.
@@ -107,20 +117,24 @@ class Table(Generic[I]):
         self._document_alone = f"select row_to_json(document)::text from ({shown}) document"
         self._inserting = self._named("insert", f"{read(f'{self.name}/insert')} {self._document}")
         # One row needs no sort and no scan of a bitmap; an array is planned as ten rows.
-        one = "id = %(id)s"
-        self._of_id = self._of("id", one, f"delete from {self.name} where {one} returning id")
-        these = "id = any(%(ids)s::bigint[])"
-        self._of_ids = self._of("ids", these, self._deleting(these, "id"))
+        update = read(f"{self.name}/update")
+        one, many = "id = %(id)s", "id = any(%(ids)s::bigint[])"
+        self._one = self._statements(
+            "id", one,
+            update=f"{update} and {self.name}.{one}",
+            delete=f"delete from {self.name} where {one} returning id",
+        )  # fmt: skip
+        self._many = self._statements("ids", many, update=update, delete=self._deleting(many, "id"))
         self._lists: dict[tuple[Any, ...], tuple[str, str]] = {}
 
     def get(self, item_id: int) -> Stored:
-        rows = self._pool.fetch(*self._of_id.read, {"id": item_id})
+        rows = self._pool.fetch(*self._one.read, {"id": item_id})
         if not rows:
             raise self._missing([item_id])
         return stored(rows[0])
 
     def get_many(self, ids: Sequence[int]) -> list[Stored]:
-        rows = self._pool.fetch(*self._of_ids.read, {"ids": list(ids)})
+        rows = self._pool.fetch(*self._many.read, {"ids": list(ids)})
         found = {row[0]: stored(row) for row in rows}
         return [found[item_id] for item_id in ids if item_id in found]
 
@@ -148,13 +162,13 @@ class Table(Generic[I]):
 
     def create(self, items: Sequence[I], idempotency: Idempotency | None = None) -> list[Stored]:
         # In one transaction: the answer is stored if and only if the items are.
-        def work(cursor: Cursor) -> list[Stored]:
+        def work(transaction: Transaction) -> list[Stored]:
             if idempotency is None:
-                return self._insert(cursor, items)
-            answer = first_answer(cursor, idempotency)
+                return self._insert(transaction, items)
+            answer = first_answer(transaction, idempotency)
             if answer is None:
-                answer = self._insert(cursor, items)
-                remember(cursor, idempotency, answer)
+                answer = self._insert(transaction, items)
+                remember(transaction, idempotency, answer)
             return answer
 
         return self._write(work)
@@ -162,9 +176,9 @@ class Table(Generic[I]):
     def change(self, changes: Sequence[Change[I]]) -> list[Stored]:
         ids = [int(change.id) for change in changes]
 
-        def work(cursor: Cursor) -> list[Stored]:
+        def work(transaction: Transaction) -> list[Stored]:
             # Locked before they are edited: no other transaction changes them in between.
-            now = self._lock(cursor, ids)
+            now = self._lock(transaction, ids)
             if len(now) < len(ids):
                 raise self._missing([item_id for item_id in ids if item_id not in now])
             for change in changes:
@@ -172,18 +186,18 @@ class Table(Generic[I]):
             items = [
                 change.edit(msgspec.json.decode(now[int(change.id)].json)) for change in changes
             ]
-            return self._update(cursor, dict(zip(ids, items, strict=True)), now)
+            return self._update(transaction, dict(zip(ids, items, strict=True)), now)
 
         return self._write(work)
 
     def delete(self, ids: Sequence[int], versions: frozenset[int] | None = None) -> None:
-        def work(cursor: Cursor) -> None:
+        def work(transaction: Transaction) -> None:
             if versions is not None:
-                for stored in self._lock(cursor, ids).values():
+                for stored in self._lock(transaction, ids).values():
                     self._require(stored, versions)
             # If one is missing, the exception rolls the transaction back: all or none.
-            statements, values = self._of_these(ids)
-            deleted = {row[0] for row in self._pool.run(cursor, [statements.delete], values)}
+            statements, values = self._statements_for(ids)
+            deleted = {row[0] for row in transaction.run([statements.delete], values)}
             if len(deleted) < len(ids):
                 raise self._missing([item_id for item_id in ids if item_id not in deleted])
 
@@ -193,46 +207,45 @@ class Table(Generic[I]):
         # Not prepared: the plan depends on how many rows have these values.
         text = self._deleting(" and ".join(self.filters[name] for name in filters), "id")
 
-        def work(cursor: Cursor) -> int:
-            cursor.execute(text, filters)
-            return cursor.rowcount
+        def work(transaction: Transaction) -> int:
+            return len(transaction.execute(text, filters))
 
         return self._write(work)
 
-    def _write(self, work: Callable[[Cursor], T]) -> T:
+    def _write(self, work: Callable[[Transaction], T]) -> T:
         """Return the result of *work*, run in a transaction that is repeated after a deadlock."""
         # Nothing stays in the session, so its reset, a round trip, is left out.
-        return self._pool.repeat(work, reset=False)
+        return self._pool.transact(work, reset=False)
 
-    def _lock(self, cursor: Cursor, ids: Sequence[int]) -> dict[int, Stored]:
+    def _lock(self, transaction: Transaction, ids: Sequence[int]) -> dict[int, Stored]:
         """Return the items that exist, locked until the transaction ends."""
-        statements, values = self._of_these(ids)
+        statements, values = self._statements_for(ids)
         if self.lock_first:
             # Not prepared: how many rows refer to these differs too much for one plan.
-            cursor.execute(self.lock_first, values)
+            transaction.execute(self.lock_first, values)
         # A second statement reads the documents: its snapshot begins after the wait for the locks.
-        rows = self._pool.run(cursor, [statements.lock, statements.read], values)
+        rows = transaction.run([statements.lock, statements.read], values)
         return {row[0]: stored(row) for row in rows}
 
-    def _of(self, form: str, these: str, delete: str) -> OfIds:
+    def _statements(self, form: str, these: str, *, update: str, delete: str) -> RowStatements:
         """Return the statements on the rows for which the condition *these* holds."""
-        update = f"{read(f'{self.name}/update')} and {self.name}.{these} returning {self.name}.*"
         # Ordered by id, so that two batches cannot deadlock. "no key update" does not block inserts
         # of rows that refer to these.
         lock = f"select from {self.name} where {these} order by id for no key update"
-        return OfIds(
+        updated = self._page(f"{update} returning {self.name}.*")
+        return RowStatements(
             self._named(f"lock_by_{form}", lock),
             self._named(f"by_{form}", self._page(f"select * from {self.name} where {these}")),
-            self._named(f"update_by_{form}", self._page(update)),
+            self._named(f"update_by_{form}", updated),
             self._named(f"delete_by_{form}", delete),
         )
 
-    def _of_these(self, ids: Iterable[int]) -> tuple[OfIds, dict[str, Any]]:
+    def _statements_for(self, ids: Iterable[int]) -> tuple[RowStatements, dict[str, Any]]:
         """Return the statements on the rows of *ids*, and their values."""
-        values = {"ids": list(ids)}
-        if len(values["ids"]) > 1:
-            return self._of_ids, values
-        return self._of_id, {**values, "id": values["ids"][0]}
+        values: dict[str, Any] = {"ids": list(ids)}
+        if len(values["ids"]) == 1:
+            return self._one, {**values, "id": values["ids"][0]}
+        return self._many, values
 
     def _page(self, rows: str) -> str:
         """Return the statement that selects the ids, versions and documents of *rows*."""
@@ -248,23 +261,23 @@ class Table(Generic[I]):
             f"returning {self.name}.{returning}"
         )
 
-    def _insert(self, cursor: Cursor, items: Sequence[I]) -> list[Stored]:
+    def _insert(self, transaction: Transaction, items: Sequence[I]) -> list[Stored]:
         """Insert *items*; return them as stored, in their order."""
         # One JSON array and one statement, whatever the number of items.
         sent = {"items": msgspec.json.encode(items).decode()}
         # By id, which is the order of the items.
-        return [stored(row) for row in sorted(self._pool.run(cursor, [self._inserting], sent))]
+        return [stored(row) for row in sorted(transaction.run([self._inserting], sent))]
 
     def _update(
-        self, cursor: Cursor, items: Mapping[int, I], now: Mapping[int, Stored]
+        self, transaction: Transaction, items: Mapping[int, I], now: Mapping[int, Stored]
     ) -> list[Stored]:
         """
         Replace the items of these ids; return them as stored, in their order.
 
         *now* has them as they are; they are locked.
         """
-        statements, values = self._of_these(items)
-        rows = self._pool.run(cursor, [statements.update], {**values, "items": with_ids(items)})
+        statements, values = self._statements_for(items)
+        rows = transaction.run([statements.update], {**values, "items": with_ids(items)})
         return self._in_order(items, rows)
 
     def _in_order(self, ids: Iterable[int], rows: Sequence[Row]) -> list[Stored]:

@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from greenline.doctor.imports import ROOT
+from greenline.doctor.project import gunicorn_options
 
 START_LIMIT_S, STOP_LIMIT_S, ANSWER_LIMIT_S = 60.0, 40.0, 60.0
 
@@ -39,8 +40,8 @@ def serving(
     :param environ: variables that are added to this process's.
     :raises TrialError: it does not serve, or ends before the block does.
     """
-    if {"-D", "--daemon"} & {*os.environ.get("GUNICORN_CMD_ARGS", "").split()}:
-        raise TrialError("GUNICORN_CMD_ARGS has --daemon: a daemon would be left behind")
+    if gunicorn_options().daemon:
+        raise TrialError("GUNICORN_CMD_ARGS has --daemon, which would be left behind: remove it")
     try:
         # On a port in use another server would answer in its place.
         socket.create_server(address(bind)).close()

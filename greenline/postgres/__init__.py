@@ -3,7 +3,7 @@ Postgres through psycopg2, green: pool, limits, errors.
 
 :func:`open`, the :class:`OpenPostgres` that it returns, :class:`Connection` and
 :func:`pool_psycopg2` are the public face; the other modules are internal. The service imports
-``connect``, ``errors`` and ``limits``.
+``connect``, ``errors``, ``limits`` and ``transaction``.
 """
 
 from typing import TYPE_CHECKING

@@ -34,7 +34,7 @@ def clean(conn: Connection, reset: bool) -> bool:
         return False
     try:
         if conn.info.transaction_status in (TRANSACTION_STATUS_INTRANS, TRANSACTION_STATUS_INERROR):
-            conn.roll_back()
+            conn.roll_back_begun()
         # Active or unknown: a statement is still in progress, or the connection is lost.
         if conn.info.transaction_status != TRANSACTION_STATUS_IDLE:
             return False

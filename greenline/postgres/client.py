@@ -1,19 +1,18 @@
-"""Offer connections, single reads, and statements of a transaction to a repository."""
+"""Offer connections, single reads, and transactions to a repository."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import gevent
-from psycopg2.extensions import cursor as Cursor
 
 from greenline.errors import ConnectionLost, OutcomeUnknown, SerializationFailure
 from greenline.hub import deadline
 from greenline.hub.backoff import Backoff
 from greenline.postgres import prepared
-from greenline.postgres.connection import BlockCursor, Connection
-from greenline.postgres.pool import ConnectionPool
-from greenline.postgres.prepared import Named
+from greenline.postgres.connection import Connection
+from greenline.postgres.pool import Checkout, ConnectionPool
+from greenline.postgres.transaction import BeginningCursor, Transaction
 
 T = TypeVar("T")
 
@@ -67,7 +66,7 @@ class Postgres:
         except OutcomeUnknown as error:
             raise ConnectionLost from error.__cause__
 
-    def repeat(self, work: Callable[[Cursor], T], *, reset: bool = True) -> T:
+    def repeat(self, work: Callable[[Connection], T], *, reset: bool = True) -> T:
         """
         Return the result of *work*, in a transaction that is repeated as a whole if it must be.
 
@@ -75,55 +74,57 @@ class Postgres:
         before COMMIT: with a random pause that grows, within the request's time, and with at most
         ``MAX_CONFLICTS`` attempts.
 
-        :param work: is called with a cursor, once for each attempt. BEGIN is sent with its first
-            statement, which saves a round trip.
+        :param work: is called with a connection, once for each attempt.
         :param reset: as for :meth:`connection`. Default True.
         :raises SerializationFailure: the last attempt failed in this way.
         :raises ConnectionLost: the last attempt failed in this way.
         :raises Error: as :meth:`connection`.
         """
+
+        def attempt() -> T:
+            with self._pool.connection(reset=reset) as conn:
+                return work(conn)
+
+        return self._repeated(attempt)
+
+    def transact(self, work: Callable[[Transaction], T], *, reset: bool = True) -> T:
+        """
+        Do the same as :meth:`repeat` with a round trip less: BEGIN is sent with a statement.
+
+        :param work: is called with a :class:`Transaction`, once for each attempt.
+        :param reset: as for :meth:`connection`. Default True.
+        :raises Error: as :meth:`repeat`.
+        """
+
+        def attempt() -> T:
+            with (
+                Checkout(self._pool, autocommit=False, reset=reset, is_begun=True) as conn,
+                conn.cursor(cursor_factory=BeginningCursor) as cursor,
+            ):
+                transaction = Transaction(cursor, prepare=self._prepare)
+                result = work(transaction)
+                transaction.commit()
+                return result
+
+        return self._repeated(attempt)
+
+    def _repeated(self, attempt: Callable[[], T]) -> T:
         # All of a pause is random: the transactions of a conflict are to spread as far as they can.
         backoff = Backoff(2 * CONFLICT_PAUSE_S, MAX_CONFLICT_PAUSE_S, jitter=1)
         for _ in range(1, MAX_CONFLICTS):
             try:
-                return self._transact(work, reset)
+                return attempt()
             except (SerializationFailure, ConnectionLost):
                 pause_s = backoff.next_s()
                 if pause_s >= (deadline.remaining(MAX_CONFLICT_PAUSE_S) or 0):
                     raise
                 gevent.sleep(pause_s)
-        return self._transact(work, reset)
-
-    def run(
-        self, cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]
-    ) -> list[tuple[Any, ...]]:
-        """
-        Run statements in one round trip, in a transaction of :meth:`repeat`.
-
-        :param cursor: the one that its work is called with.
-        :param named: the name under which each is prepared, and its text with ``%(value)s`` in it.
-        :param values: the values of all by name.
-        :returns: the rows of the last statement.
-        :raises psycopg2.Error: a statement failed.
-        :raises SerializationFailure: the schema has changed since one was prepared.
-        """
-        self._execute(cursor, named, values)
-        return cursor.fetchall()
-
-    def _transact(self, work: Callable[[Cursor], T], reset: bool) -> T:
-        with (
-            self._pool.block(reset=reset) as conn,
-            conn.cursor(cursor_factory=BlockCursor) as cursor,
-        ):
-            return work(cursor)
+        return attempt()
 
     def _fetch(self, name: str, text: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
-            self._execute(cursor, [(name, text)], values)
+            if self._prepare:
+                prepared.execute(cursor, [(name, text)], values)
+            else:
+                cursor.execute(text, values)
             return cursor.fetchall()
-
-    def _execute(self, cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]) -> None:
-        if self._prepare:
-            prepared.execute(cursor, named, values)
-        else:
-            cursor.execute("; ".join([text for _, text in named]), values)

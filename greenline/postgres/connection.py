@@ -4,13 +4,17 @@ import os
 from _socket import socketpair
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import gevent
 import psycopg2
-from psycopg2.extensions import TRANSACTION_STATUS_IDLE, TRANSACTION_STATUS_INERROR, cursor
+from psycopg2.extensions import (
+    STATUS_BEGIN,
+    TRANSACTION_STATUS_IDLE,
+    TRANSACTION_STATUS_INERROR,
+    cursor,
+)
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline.errors import DeadlineExceeded, OutcomeUnknown, PoolClosed, StoreError
@@ -23,10 +27,6 @@ RESET = (
     "close all; unlisten *; select pg_advisory_unlock_all(); discard temp; discard sequences; "
     "reset session authorization; reset all"
 )
-
-
-# What is sent before the first statement of a :class:`BlockCursor`.
-BEGIN = "begin; "
 
 
 class WatchedConnection(PsycopgConnection):
@@ -110,23 +110,29 @@ class Connection(WatchedConnection):
         """
         self._commit(super().commit)
 
-    def commit_block(self) -> None:
+    def commit_begun(self) -> None:
         """
-        Commit what a :class:`BlockCursor` has begun, as :meth:`commit` does.
+        Commit a transaction that a statement has begun, of which psycopg2 does not know.
 
-        :raises Error: as there.
+        :raises Error: as :meth:`commit`.
         """
-        if self.info.transaction_status != TRANSACTION_STATUS_IDLE:
-            with self.cursor() as sending:
-                self._commit(partial(sending.execute, "COMMIT"))  # as psycopg2 spells it
+        self._commit(self._send_commit)
 
-    def roll_back(self) -> None:
-        """Roll back, also what a statement has begun, of which psycopg2 does not know."""
-        if self.autocommit:
-            with self.cursor() as sending:
-                sending.execute("rollback")
+    def roll_back_begun(self) -> None:
+        """Roll back, also a transaction that a statement has begun."""
+        if self.status == STATUS_BEGIN:
+            PsycopgConnection.rollback(self)
         else:
-            self.rollback()
+            self._send("rollback")
+
+    def _send_commit(self) -> None:
+        if self.info.transaction_status != TRANSACTION_STATUS_IDLE:
+            self._send("COMMIT")
+
+    def _send(self, text: str) -> None:
+        # Not by a cursor of the application's class, which may log.
+        with self.cursor(cursor_factory=cursor) as sending:
+            sending.execute(text)
 
     def _commit(self, send: Callable[[], object]) -> None:
         if self.closed:
@@ -176,38 +182,6 @@ class Connection(WatchedConnection):
             self.close()
         if self.duplicate_fd is not None:
             os.close(self.duplicate_fd)
-
-
-class BlockCursor(cursor):
-    """
-    A cursor whose first statement begins a transaction, in the same message.
-
-    psycopg2 sends BEGIN apart, which takes a round trip; so the connection is in autocommit mode.
-    """
-
-    _begins = True
-
-    def execute(self, query: Any, values: Any = None) -> None:
-        """Execute as psycopg2 does."""
-        if self._begins and isinstance(query, str):
-            self._begins, query = False, BEGIN + query
-        self._begin()
-        super().execute(query, values)
-
-    def executemany(self, query: Any, values: Any) -> None:
-        """Execute as psycopg2 does."""
-        self._begin()
-        super().executemany(query, values)
-
-    def callproc(self, name: Any, values: Any = None) -> Any:
-        """Call as psycopg2 does."""
-        self._begin()
-        return super().callproc(name, *([] if values is None else [values]))
-
-    def _begin(self) -> None:
-        if self._begins:
-            self._begins = False
-            super().execute("begin")
 
 
 _settled: WeakSet[Connection] = WeakSet()

@@ -66,23 +66,24 @@ class Checkout:
     :param pool: the pool.
     :param autocommit: as for :meth:`ConnectionPool.connection`.
     :param reset: as for :meth:`ConnectionPool.connection`.
-    :param is_block: the transaction is begun by a :class:`BlockCursor`, bool. Default False.
+    :param is_begun: its user begins the transaction by a statement, and commits it, bool. Default
+        False.
     """
 
     def __init__(
-        self, pool: "ConnectionPool", autocommit: bool, reset: bool, is_block: bool = False
+        self, pool: "ConnectionPool", autocommit: bool, reset: bool, is_begun: bool = False
     ) -> None:
         # A class, because every request uses one: a generator with contextmanager costs twice as
         # much.
         self._pool = pool
         self._autocommit = autocommit
         self._reset = reset
-        self._is_block = is_block
+        self._is_begun = is_begun
 
     def __enter__(self) -> Connection:
         conn = self._conn = self._pool.checkout()
         try:
-            conn.autocommit = self._autocommit or self._is_block
+            conn.autocommit = self._autocommit or self._is_begun
             # A log handler may switch greenlets, and this one may be killed meanwhile: here _end()
             # returns the connection.
             if log.isEnabledFor(DEBUG):
@@ -95,10 +96,9 @@ class Checkout:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if error is None and not self._autocommit:
-            conn = self._conn
+        if error is None and not (self._autocommit or self._is_begun):
             try:
-                (conn.commit_block if self._is_block else conn.commit)()
+                self._conn.commit()
             except BaseException as failed:
                 self._end(failed)
                 raise
@@ -257,15 +257,6 @@ class ConnectionPool:
         :raises ConnectionLost: the connection was lost before the commit.
         """
         return Checkout(self, autocommit, reset)
-
-    def block(self, *, reset: bool = True) -> Checkout:
-        """
-        Lend a connection for a transaction of statements by :class:`BlockCursor` alone.
-
-        :param reset: as for :meth:`connection`. Default True.
-        :raises Error: as :meth:`connection`.
-        """
-        return Checkout(self, False, reset, is_block=True)
 
     def checkout(self) -> Connection:
         """Return a connection for the current greenlet; used by :class:`Checkout`."""

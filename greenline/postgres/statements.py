@@ -16,9 +16,10 @@ from psycopg2.extensions import cursor
 from psycopg2.sql import Composable
 
 from greenline.postgres import serialize
-from greenline.postgres.connection import BEGIN, Connection
+from greenline.postgres.connection import Connection
 from greenline.postgres.handle import PooledCursor
 from greenline.postgres.serialize import InTurn, SerializedCursor, in_turn, mixed
+from greenline.postgres.transaction import BEGIN, BeginningCursor
 
 KEPT = 1024  # statements whose texts without values are kept
 MAX_BYTES = 8_000  # of a statement that are decoded
@@ -95,7 +96,7 @@ def _text(cursor: Any, query: Any) -> str:
         query = query.as_string(cursor)
     # What is behind is cut off by all that show it.
     text = query[:MAX_BYTES].decode(errors="replace") if isinstance(query, bytes) else str(query)
-    return text.removeprefix(BEGIN)
+    return text.removeprefix(BEGIN) if isinstance(cursor, BeginningCursor) else text
 
 
 TEXTS: dict[str, Callable[..., str]] = {

@@ -27,11 +27,9 @@ import psycopg2
 from gevent import getcurrent
 from gevent.lock import BoundedSemaphore
 from psycopg2.extensions import (
-    STATUS_BEGIN,
     STATUS_PREPARED,
     TRANSACTION_STATUS_ACTIVE,
     TRANSACTION_STATUS_IDLE,
-    cursor,
     get_wait_callback,
     make_dsn,
     parse_dsn,
@@ -776,11 +774,7 @@ def _roll_back(handle: Handle, conn: Backend) -> None:
         try:
             # Not by the handle's own method: it would note the request, which has ended, as a user.
             handle._mark += 1
-            if conn.status == STATUS_BEGIN:
-                PsycopgConnection.rollback(conn)
-            else:
-                with PsycopgConnection.cursor(conn, cursor_factory=cursor) as asked:
-                    asked.execute("rollback")
+            conn.roll_back_begun()
         finally:
             if is_outer:
                 handle._release()

@@ -126,7 +126,7 @@ def read_headers(given: Iterable[str], file: str | None) -> dict[str, str]:
 
     :param given: lines such as ``Name: value``.
     :param file: the path of a file of such lines, str or None.
-    :raises ConfigError: a line has no colon, or the file cannot be read.
+    :raises ConfigError: a line is not of that form, or the file cannot be read.
     """
     lines = [*given]
     if file is not None:
@@ -140,11 +140,14 @@ def read_headers(given: Iterable[str], file: str | None) -> dict[str, str]:
     for line in lines:
         name, colon, value = line.partition(":")
         is_name = re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII)
-        is_value = not any(one > LAST_OF_LATIN_1 or one in "\r\n\0" for one in value)
+        value = value.strip()
+        is_value = not any(letter > LAST_OF_LATIN_1 or letter in "\r\n\0" for letter in value)
         if not (colon and is_name and is_value):
             # The line may have a secret.
-            raise ConfigError("--header: a line is not of the form 'Name: value', in Latin-1")
-        found[name] = value.strip()
+            raise ConfigError(
+                "--header: not of the form 'Name: value', in Latin-1 and without a line break"
+            )
+        found[name] = value
     return found
 
 

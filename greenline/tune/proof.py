@@ -22,8 +22,8 @@ def prove(run: Run, recommended: Configuration, predicted: float) -> Verificatio
     :param predicted: requests a second, float.
     :returns: None: there was no time.
     """
-    number = ROUNDS * (len(PROOF) + len(DEFAULTS))
-    one = run.time.slice_for("proof", number, 2 * ROUNDS)
+    offers = ROUNDS * (len(PROOF) + len(DEFAULTS))
+    one = run.time.slice_for("proof", offers, 2 * ROUNDS)
     if one is None:
         run.miss("There was no time to prove it")
         return None
@@ -55,7 +55,7 @@ def prove(run: Run, recommended: Configuration, predicted: float) -> Verificatio
     met = [one for one in steps if run.objective.is_met_by(one)]
     best = choose.best(met or steps)
     if not met:
-        run.fail("The proof missed the objective at each rate, so nothing is recommended.")
+        run.fail("The proof missed the objective at each rate.")
     within = (best.good_rate - predicted) / predicted
     found = Verification(
         predicted_rate=predicted,

@@ -97,7 +97,8 @@ class Run:
         :param values: the settings; as many are tried as there is time for.
         :param offered: requests a second, float.
         :param configuration: returns the server's for a setting.
-        :param kept: a setting that is tried in any case, float; None: no other than the largest.
+        :param kept: a setting that is tried in any case, float; None: none but the smallest and
+            the largest.
         """
         found = self.time.fitting(name, values, kept, min(2, len(values)))
         if found is None:

@@ -156,11 +156,11 @@ def _ms(seconds: float | None) -> str:
 
 
 def _compared(ours: Step, theirs: Step) -> str:
-    ratio = ours.good_rate / theirs.good_rate if theirs.good_rate else float("inf")
+    times = f", {ours.good_rate / theirs.good_rate:.2f} times" if theirs.good_rate else ""
     return (
         f"against gunicorn's documentation ({theirs.setting:.0f} workers, 1,000 connections, no "
-        f"limit), each at its best rate: {ratio:.2f} times its good answers "
-        f"({ours.good_rate:.0f}/s and {theirs.good_rate:.0f}/s), {ours.connections} connections at "
+        f"limit), each at its best rate: good answers {ours.good_rate:.0f}/s and "
+        f"{theirs.good_rate:.0f}/s{times}; {ours.connections} connections at "
         f"the database and {theirs.connections}, {ours.setting * ours.memory_mib:.0f} MiB of all "
         f"workers and {theirs.setting * theirs.memory_mib:.0f}"
     )

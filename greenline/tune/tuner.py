@@ -150,6 +150,7 @@ class Tuner:
         self._verification = prove(self._run, self._now, knee.good_rate)
         if self._verification is not None and not self._verification.met:
             self._recommended.clear()
+            self._run.warnings.append("Nothing is recommended, as the objective was missed.")
 
     @property
     def is_complete(self) -> bool:

@@ -286,11 +286,16 @@ def test_django_is_traced(empty_database: str) -> None:
 
 def test_the_service_is_traced(databases: Databases) -> None:
     """Its statements have the names under which they are prepared."""
-    (parent,) = parents(1)
+    parent, writing = parents(2)
     with receiving() as receiver:
         with service({**databases.environ, **receiver.environ}) as running:
             assert running.get("/books?limit=2", headers=headers(parent)).status == 200
+            path, edit = f"/agents/{running.get('/agents').json['items'][0]['id']}", {"name": "new"}
+            assert running.ask("PATCH", path, edit, headers=headers(writing)).status == 200
         found = {each.name: each for each in receiver.by_trace()[parent[0]]}
         assert found["GET /books"].parent_id == parent[1]
         name = next(name for name in found if name.startswith("EXECUTE "))
         assert found[name].parent_id == found["GET /books"].span_id
+        names = {each.name for each in receiver.by_trace()[writing[0]]}
+        # BEGIN is sent with the first statement, and is no statement of its own.
+        assert names >= {"EXECUTE agents_lock_by_id", "EXECUTE agents_update_by_id", "COMMIT"}

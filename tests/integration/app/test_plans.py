@@ -166,10 +166,10 @@ def test_no_list_scans_its_table(pool: ConnectionPool, table: type[Table[Any]]) 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_no_write_scans_its_table(pool: ConnectionPool, table: type[Table[Any]]) -> None:
-    """Nor one that it links with: names are looked up."""
+    """Nor one that it refers to: names are looked up."""
     made = table(Postgres(pool))
     values = {"id": 7, "ids": [7, 8], "items": "[]", "author_links": "[]", "genre_links": "[]"}
-    written = [*made._of_id, *made._of_ids, made._inserting]
+    written = [*made._one, *made._many, made._inserting]
     for name, text in [*written, *_LINK] if table is Books else written:
         found = plan_of(pool, Statement(name, text, values))
         assert "Seq Scan" not in [node["Node Type"] for node in whole(found)], name

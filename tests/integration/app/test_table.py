@@ -21,8 +21,8 @@ from greenline.errors import Conflict
 from greenline.postgres import client as client_module
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
-from greenline.postgres.connection import BlockCursor
 from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.transaction import BeginningCursor
 from tests.helpers.support import Databases, wait_until
 
 ORDERS = ("id", "title", "published", "created_at", "updated_at")
@@ -79,7 +79,7 @@ def other(databases: Databases) -> Iterator[Other]:
     made.close()
 
 
-class Counting(BlockCursor):
+class Counting(BeginningCursor):
     """A cursor that counts how often the server was asked."""
 
     asked = 0
@@ -386,7 +386,7 @@ def test_a_batch_of_books_is_two_questions(
 ) -> None:
     """However many books there are, and whichever of their authors is new."""
 
-    monkeypatch.setattr(client_module, "BlockCursor", Counting)
+    monkeypatch.setattr(client_module, "BeginningCursor", Counting)
     pool = ConnectionPool(partial(connect, databases.postgres, 5.0), max_size=1)
     books = Books(Postgres(pool))
     sent = [book(f"many {n}", None, f"many {size} {n % 50}") for n in range(size)]

@@ -164,15 +164,16 @@ def test_a_transaction_that_may_be_repeated_outlives_a_conflict(make: Make, watc
     client = Postgres(make(5))
     attempts = []
 
-    def add(cursor: Any) -> int:
-        cursor.execute("set transaction isolation level serializable")
-        cursor.execute(f"select n from {table}")
-        number = int(cursor.fetchone()[0])
-        attempts.append(number)
-        # Two that have read before one of them writes are a conflict.
-        wait_until(lambda: len(attempts) > 1, "another transaction")
-        cursor.execute(f"update {table} set n = %s", (number + 1,))
-        return number
+    def add(conn: Any) -> int:
+        with conn.cursor() as cursor:
+            cursor.execute("set transaction isolation level serializable")
+            cursor.execute(f"select n from {table}")
+            number = int(cursor.fetchone()[0])
+            attempts.append(number)
+            # Two that have read before one of them writes are a conflict.
+            wait_until(lambda: len(attempts) > 1, "another transaction")
+            cursor.execute(f"update {table} set n = %s", (number + 1,))
+            return number
 
     workers = [gevent.spawn(client.repeat, add) for _ in range(10)]
     gevent.joinall(workers, timeout=40)
@@ -258,12 +259,13 @@ def test_a_transaction_that_may_be_repeated_outlives_the_loss_of_its_connection(
     client = Postgres(make(1, url=through(proxy)))
     attempts = []
 
-    def write(cursor: Any) -> None:
+    def write(conn: Any) -> None:
         attempts.append(1)
-        cursor.execute(f"insert into {table} values (1)")
-        if len(attempts) == 1:
-            proxy.cut()
-        cursor.execute("select 1")
+        with conn.cursor() as cursor:
+            cursor.execute(f"insert into {table} values (1)")
+            if len(attempts) == 1:
+                proxy.cut()
+            cursor.execute("select 1")
 
     client.repeat(write)
     assert len(attempts) == 2

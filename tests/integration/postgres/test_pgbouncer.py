@@ -114,6 +114,9 @@ def test_the_service_serves_through_it(
     }  # fmt: skip
     with service(environ) as running:
         assert [_book(running, number) for number in range(1, 9)] == [200] * 8
+        for number in range(1, 9):
+            edited = running.ask("PATCH", f"/books/{number}", {"title": f"new {number}"})
+            assert (edited.status, edited.json["title"]) == (200, f"new {number}")
         assert "PGBOUNCER_POOL_SIZE binds" in running.log
 
 

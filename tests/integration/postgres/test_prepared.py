@@ -1,13 +1,12 @@
 """Named statements: prepared once a connection, and again when the schema changed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
 import pytest
 from psycopg2.errors import DuplicatePreparedStatement
-from psycopg2.extensions import cursor as Cursor
 
 from embedded.postgres import Postgres as Server
 from greenline.errors import SerializationFailure, StoreError
@@ -15,6 +14,7 @@ from greenline.postgres import prepared
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.transaction import Transaction
 
 BODY = "$$ begin raise feature_not_supported using message = 'not here'; end $$"
 
@@ -43,13 +43,9 @@ def prepared_at(pool: ConnectionPool, name: str) -> datetime:
 
 def run(
     client: Postgres, named: list[tuple[str, str]], values: dict[str, object]
-) -> Callable[[Cursor], list[tuple[Any, ...]]]:
-    """Return a transaction of these statements, in one message."""
-
-    def work(cursor: Cursor) -> list[tuple[Any, ...]]:
-        return client.run(cursor, named, values)
-
-    return work
+) -> list[tuple[Any, ...]]:
+    """Run these statements in a transaction, in one message."""
+    return client.transact(lambda transaction: transaction.run(named, values))
 
 
 def change(pool: ConnectionPool, statement: str) -> None:
@@ -220,7 +216,7 @@ def test_statements_of_one_message_share_their_values(pool: ConnectionPool) -> N
         insert = ("adding", "insert into written select a from generate_series(1, %(n)s::int) a")
         count = ("counting", "select count(*), %(n)s::int from written where 'a' like '%%'")
         for times in (1, 2):
-            assert client.repeat(run(client, [insert, count], {"n": 3})) == [(3 * times, 3)]
+            assert run(client, [insert, count], {"n": 3}) == [(3 * times, 3)]
     assert statements(pool) == ["adding", "counting"]
     change(pool, "drop table written")
 
@@ -231,11 +227,11 @@ def test_a_changed_table_is_written_by_a_further_attempt(pool: ConnectionPool) -
     change(pool, "drop table if exists changing; create table changing (a int)")
     insert = ("adding", "insert into changing values (%(a)s)")
     named = [insert, ("whole", "select * from changing")]
-    assert client.repeat(run(client, named, {"a": 1})) == [(1,)]
+    assert run(client, named, {"a": 1}) == [(1,)]
     change(pool, "alter table changing add b int default 2")
-    assert client.repeat(run(client, named, {"a": 3})) == [(1, 2), (3, 2)]
+    assert run(client, named, {"a": 3}) == [(1, 2), (3, 2)]
     change(pool, "deallocate adding; deallocate whole")
-    assert client.repeat(run(client, named, {"a": 4})) == [(1, 2), (3, 2), (4, 2)]
+    assert run(client, named, {"a": 4}) == [(1, 2), (3, 2), (4, 2)]
     change(pool, "drop table changing")
 
 
@@ -244,12 +240,12 @@ def test_what_the_server_cannot_do_is_tried_once(pool: ConnectionPool) -> None:
     client, attempts = Postgres(pool), []
     change(pool, f"create or replace function refuse() returns int language plpgsql as {BODY}")
 
-    def work(cursor: Cursor) -> object:
+    def work(transaction: Transaction) -> object:
         attempts.append(1)
-        return client.run(cursor, [("refused", "select refuse()")], {})
+        return transaction.run([("refused", "select refuse()")], {})
 
     with pytest.raises(StoreError) as caught:
-        client.repeat(work)
+        client.transact(work)
     assert "not here" in str(caught.value.__cause__)
     assert len(attempts) == 1
     change(pool, "drop function refuse()")

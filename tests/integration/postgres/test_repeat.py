@@ -4,12 +4,12 @@ from itertools import pairwise
 from time import monotonic
 
 import pytest
-from psycopg2.extensions import cursor as Cursor
 
 from greenline.errors import SerializationFailure
 from greenline.hub import backoff, deadline
 from greenline.postgres import client
 from greenline.postgres.client import MAX_CONFLICTS, Postgres
+from greenline.postgres.connection import Connection
 from tests.helpers.pools import Make
 
 SLACK_S = 1.0
@@ -21,7 +21,7 @@ class Conflicting:
     def __init__(self) -> None:
         self.begun_s: list[float] = []
 
-    def __call__(self, cursor: Cursor) -> None:
+    def __call__(self, conn: Connection) -> None:
         self.begun_s.append(monotonic())
         raise SerializationFailure
 

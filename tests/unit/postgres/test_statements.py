@@ -1,8 +1,10 @@
 """greenline.postgres.statements: what is shown of a statement."""
 
 import pytest
+from psycopg2.extensions import cursor
 
 from greenline.postgres.statements import text_of, without_values
+from greenline.postgres.transaction import BEGIN, BeginningCursor
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,12 @@ def test_values_are_not_shown(statement: str, name: str, shown: str | None) -> N
 def test_arguments_have_psycopg2s_names(method: str, given: dict[str, object], text: str) -> None:
     """Wrong ones are for the call itself to refuse."""
     assert text_of(method, None, **given) == text
+
+
+def test_only_the_begin_of_ours_is_not_shown() -> None:
+    """It was put before the statement; an application's own is a part of it."""
+    sent = BEGIN + "update t set a = 1"
+    assert (
+        text_of("execute", BeginningCursor.__new__(BeginningCursor), sent) == "update t set a = 1"
+    )
+    assert text_of("execute", cursor.__new__(cursor), sent) == sent

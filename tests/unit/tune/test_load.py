@@ -111,7 +111,7 @@ def test_headers_are_those_of_the_options_and_of_a_file(tmp_path: Path) -> None:
     """A value may have colons; a line without one is not printed, as it may be a secret."""
     file = tmp_path / "headers"
     file.write_text("Authorization: Bearer a:b\n\n")
-    found = load.read_headers(["X-A: 1"], str(file))
+    found = load.read_headers(["X-A: 1\r"], str(file))
     assert found == {"X-A": "1", "Authorization": "Bearer a:b"}
     with pytest.raises(ConfigError) as raised:
         load.read_headers(["secret"], None)

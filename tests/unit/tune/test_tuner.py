@@ -293,7 +293,7 @@ def test_the_defaults_of_gunicorn_may_win(run: Any, capsys: pytest.CaptureFixtur
     assert result.verification.against_defaults.good_rate == pytest.approx(850, rel=0.01)
     assert result.verification.against_defaults.setting == 5
     screen.show(result)
-    assert "0.94 times its good answers" in " ".join(capsys.readouterr().out.split())
+    assert "/s, 0.94 times; " in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_second_search_has_a_curve_of_its_own(run: Any) -> None:

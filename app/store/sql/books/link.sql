@@ -1,20 +1,26 @@
 -- Give the books of these ids their authors and genres, making those that are new. Names in one
 -- order, so that two transactions which add the same ones cannot wait for each other.
 insert into authors (name)
-select distinct name from json_to_recordset(%(author_links)s::json) as sent (name text)
+select name
+from (
+    select distinct name from json_to_recordset(%(author_links)s::json) as link (name text)
+) sent
 where (select id from authors where authors.name = sent.name) is null
 order by name
 on conflict (name) do nothing;
 
 insert into genres (name)
-select distinct name from json_to_recordset(%(genre_links)s::json) as sent (name text)
+select name
+from (
+    select distinct name from json_to_recordset(%(genre_links)s::json) as link (name text)
+) sent
 where (select id from genres where genres.name = sent.name) is null
 order by name
 on conflict (name) do nothing;
 
--- A name is looked up by a subquery: a join would read all authors, as the planner does not know how
--- few names there are. What stays as it is is not written. An author who was deleted since has no id, and 0 is nobody's:
--- the foreign key tells it.
+-- A name is looked up by a subquery: the planner does not know how few there are, and a join would
+-- read all authors. What stays as it is is not written. An author who was deleted since has no id:
+-- the foreign key refuses 0.
 with given as materialized (
     select
         book_id,
