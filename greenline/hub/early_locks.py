@@ -9,7 +9,6 @@ gevent, gunicorn, greenline and the standard library's modules stay.
 """
 
 import gc
-import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,8 +16,7 @@ from itertools import chain
 from types import BuiltinMethodType, CellType, MemberDescriptorType, ModuleType
 from typing import Any
 
-import gevent.monkey
-
+from greenline.hub import inherited
 from greenline.hub.patching import keeps_originals_on_purpose
 
 OURS = "greenline."
@@ -29,14 +27,7 @@ def exchange() -> None:
     """Exchange them, once, after the patching, in a process that has one thread."""
     if threading.active_count() > 1:
         return
-    native: Callable[[str, str], Any] = gevent.monkey.get_original
-    _Exchange(
-        {
-            type(native("_thread", "allocate_lock")()): threading.Lock,
-            native("_thread", "RLock"): threading.RLock,
-            native("queue", "SimpleQueue"): queue.SimpleQueue,
-        }
-    ).run()
+    _Exchange(inherited.native_kinds()).run()
 
 
 class _Exchange:
@@ -53,7 +44,7 @@ class _Exchange:
 
     def run(self) -> None:
         kinds, holders, kept = self._kinds.keys(), [], set[int]()
-        for each in gc.get_objects():
+        for each in inherited.objects():
             held, is_class = gc.get_referents(each), issubclass(type(each), type)
             is_kept, dicts = _is_kept(each), [one for one in held if type(one) is dict]
             if is_class or is_kept:

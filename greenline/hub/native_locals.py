@@ -9,7 +9,6 @@ microsecond or two, and is done only where such a module was imported.
 """
 
 import ctypes
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ import gevent.monkey
 import greenlet
 
 from greenline.errors import LatePatching
+from greenline.hub import inherited
 from greenline.hub.namespaces import namespaces
 from greenline.hub.patching import keeps_originals_on_purpose
 
@@ -54,7 +54,7 @@ def install() -> None:
     # gevent's hubs belong to threads, and so does what greenline keeps in native thread-locals.
     kept = {
         _key(each)
-        for each in gc.get_objects()
+        for each in inherited.objects()
         if issubclass(type(each), _native()) and type(each).__module__.startswith("gevent.")
     }
     kept |= {_key(value) for name, value in _globals() if name.startswith(OURS)}

@@ -6,8 +6,6 @@ thread of a queue or of a pool.
 """
 
 import _multiprocessing  # type: ignore[import-not-found]
-import multiprocessing.connection
-import multiprocessing.util
 import os
 from collections.abc import Callable
 from functools import partial
@@ -38,18 +36,25 @@ RECURSIVE_LOCK = 0  # a kind of SemLock
 
 def install() -> None:
     """Replace the waits in a process whose standard library is patched. Call once."""
-    connection: Any = multiprocessing.connection.Connection
-    connection.__init__ = _blocking(connection.__init__)
-    connection._recv.__defaults__ = (_read,)
-    connection._send.__defaults__ = (_write,)
     _multiprocessing.SemLock = SemLock
-    after_import("multiprocessing.popen_forkserver", _patch_forkserver)
-    util: Any = multiprocessing.util
-    util.spawnv_passfds = partial(_watched, util.spawnv_passfds)
     os.fork = partial(_fork, os.fork)
     if os.close is not get_original("os", "close"):  # an older gevent closes at once
         os.close = partial(_close, os.close)
-        connection._close.__defaults__ = (os.close,)
+    after_import("multiprocessing.connection", _patch_connection)
+    after_import("multiprocessing.util", _patch_util)
+    after_import("multiprocessing.popen_forkserver", _patch_forkserver)
+
+
+def _patch_connection(module: Any) -> None:
+    connection = module.Connection
+    connection.__init__ = _blocking(connection.__init__)
+    connection._recv.__defaults__ = (_read,)
+    connection._send.__defaults__ = (_write,)
+    connection._close.__defaults__ = (os.close,)
+
+
+def _patch_util(module: Any) -> None:
+    module.spawnv_passfds = partial(_watched, module.spawnv_passfds)
 
 
 def _watched(spawn: Callable[..., int], *args: Any) -> int:
@@ -80,11 +85,13 @@ def _blocking(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _patch_forkserver(module: Any) -> None:
+    from multiprocessing import connection
+
     def poll(self: Any, flag: int = os.WNOHANG) -> int | None:
         """Return the exit status of a forkserver's child, which can be read from a pipe once."""
         if self.returncode is None:
             timeout_s = 0 if flag == os.WNOHANG else None
-            is_there = multiprocessing.connection.wait([self.sentinel], timeout_s)
+            is_there = connection.wait([self.sentinel], timeout_s)
             # Each start of a process polls all children, so another greenlet may have read the
             # status during this wait. The original would read the end of the pipe, and return 255.
             if is_there and self.returncode is None:

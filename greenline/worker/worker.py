@@ -52,6 +52,7 @@ from greenline.hub import (
     blocking,
     deadline,
     disconnect,
+    inherited,
     lock_waits,
     native_locals,
     request_end,
@@ -114,6 +115,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._is_patched = False
         arbiter.attend(self.cfg)
+        # A worker looks for the applications of Flask among the objects that are collected.
+        if not self.cfg.preload_app and "flask" not in sys.modules:
+            inherited.freeze()
 
     def patch(self) -> None:
         # Called before post_fork, and again by gunicorn, whose method cannot run twice: it replaces

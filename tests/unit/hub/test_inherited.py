@@ -1,0 +1,32 @@
+"""greenline.hub.inherited: what is frozen, and what is found all the same."""
+
+from tests.helpers.support import CHECKOUT, run
+
+FROZEN = """
+import gc, logging, queue, threading
+class Holder:
+    shared = threading.Lock()
+    def __init__(self):
+        self.lock, self.pending = threading.Lock(), queue.SimpleQueue()
+class Slotted:
+    __slots__ = ("lock",)
+holder, slotted, listed = Holder(), Slotted(), [threading.RLock()]
+slotted.lock = threading.Lock()
+def closed(lock=threading.Lock()):
+    inner = threading.Condition()
+    return lambda: inner
+inner = closed()
+from greenline.hub import inherited
+before = len(gc.get_objects())
+inherited.freeze()
+print(len(gc.get_objects()) < before / 100, len(list(inherited.objects())) < before / 10)
+from greenline.patch import patch_all; patch_all()
+found = holder.lock, holder.pending, Holder.shared, slotted.lock, listed[0], inner()._lock
+print(*(type(each).__module__.partition(".")[0] for each in found))
+"""
+
+
+def test_locks_of_what_was_frozen_are_exchanged() -> None:
+    """Few objects are noted, and those that hold locks are among them."""
+    said = run(["python", "-c", FROZEN], {"PYTHONPATH": str(CHECKOUT)}).stdout
+    assert said == "True True\ngevent gevent gevent gevent threading threading\n"
