@@ -29,7 +29,7 @@ def native_kinds() -> dict[type, Callable[[], Any]]:
 
 
 def freeze() -> None:
-    """Exclude the objects that exist from collections. The arbiter calls it before each fork."""
+    """Exclude the objects that exist from collections; the arbiter does so before it forks."""
     gc.collect()
     kinds, local = native_kinds().keys(), gevent.monkey.get_original("threading", "local")
     for each in gc.get_objects():

@@ -115,8 +115,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._is_patched = False
         arbiter.attend(self.cfg)
-        # A worker looks for the applications of Flask among the objects that are collected.
-        if not self.cfg.preload_app and "flask" not in sys.modules:
+        # Once: what comes later is little, and may be garbage one day. A worker looks for the
+        # applications of Flask among the objects that are collected.
+        if self.age == 1 and not self.cfg.preload_app and "flask" not in sys.modules:
             inherited.freeze()
 
     def patch(self) -> None:
