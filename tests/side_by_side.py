@@ -28,7 +28,7 @@ import pytest
 
 from embedded.process import Child
 
-PROCESSES = 4
+PROCESSES = 5
 MAX_LOAD_A_CORE = 4  # in the last minute
 LARGE = 100  # tests in a file
 FOLDER = "GREENLINE_SIDE_BY_SIDE"  # where the others take files, and tell
