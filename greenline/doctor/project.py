@@ -190,9 +190,17 @@ def load(path: Path, packages: Iterable[str] = ()) -> Project:
 
 
 def gunicorn_options() -> Any:
-    """Return gunicorn's options in GUNICORN_CMD_ARGS, by its own parser; None: not given."""
+    """
+    Return gunicorn's options in GUNICORN_CMD_ARGS, by its own parser; None: not given.
+
+    :raises ConfigError: it is not what a shell would take.
+    """
     config = Config()
-    return config.parser().parse_known_args(config.get_cmd_args_from_env())[0]
+    try:
+        given = config.get_cmd_args_from_env()
+    except ValueError as error:  # a quote has no end
+        raise ConfigError(f"GUNICORN_CMD_ARGS: {error}") from error
+    return config.parser().parse_known_args(given)[0]
 
 
 def _configuration() -> str:

@@ -1,6 +1,7 @@
 """Serve an application by a gunicorn of our own, for the length of a block."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 from greenline.doctor.imports import ROOT
 from greenline.doctor.project import gunicorn_options
 
+# Lines of gunicorn that may follow the reason for which it ends.
+ENDING = re.compile(r"HaltServer|\[INFO\]|Reason: |Shutting down: |exited with")
 START_LIMIT_S, STOP_LIMIT_S, ANSWER_LIMIT_S = 60.0, 40.0, 60.0
 
 
@@ -87,8 +90,11 @@ def _wait_until_ready(child: "subprocess.Popen[bytes]", bind: str, log: Any) -> 
 
 def _last_line(log: Any) -> str:
     log.seek(0)
-    lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
+    text: str = log.read().decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    # What comes after the reason is how gunicorn ends.
+    reasons = [line for line in lines if not ENDING.search(line)]
+    return (reasons or lines or ["it printed nothing"])[-1]
 
 
 def address(bind: str) -> tuple[str, int]:

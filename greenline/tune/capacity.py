@@ -240,13 +240,14 @@ def _pool(result: Result, knee: Step, rate: float, workers: int) -> tuple[int, s
     if pool:
         size = int(pool.value)
         return size, f"Measured: a pool of {size} is enough for a worker."
+    if knee.connections:
+        # An application that connects by itself opens more than it has in use.
+        size = math.ceil(knee.connections / workers)
+        return size, f"Not measured: the pool. A worker had {_count(size, 'connection')} at most."
     if knee.shares:
         size = max(1, math.ceil(SPARE * rate * knee.shares.postgres_s))
         return size, f"Not measured: the pool. {SPARE} times what Little's law gives: {size}."
-    if not knee.connections:
-        return 1, "Not measured: the pool. No connection was seen: 1 is assumed."
-    size = math.ceil(knee.connections / workers)
-    return size, f"Not measured: the pool. It had {_count(size, 'connection')} at most."
+    return 1, "Not measured: the pool. No connection was seen: 1 is assumed."
 
 
 def _fit(result: Result, cores: int) -> Fit | None:

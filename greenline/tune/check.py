@@ -151,5 +151,5 @@ def _advice(failed: list[tuple[Request, int, str]], asked: int) -> str:
     if statuses == {http.client.NOT_FOUND} and asked > 1:
         return f"{what}, and so are {len(failed)} of {asked} URLs: the log is of another service"
     if min(statuses) >= http.client.INTERNAL_SERVER_ERROR:
-        return f"{what}: the application fails without any load; its log says why"
+        return f"{what}: it fails without any load; start it by hand, and its log says why"
     return what

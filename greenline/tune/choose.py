@@ -115,7 +115,11 @@ def pool(steps: Sequence[Step], cores: int) -> Recommendation:
         name="pool",
         value=size,
         unit="connections of a worker",
-        environment={settings.POSTGRES_POOL_SIZE.name: str(size)},
+        # Without it a psycopg2.connect() of the application has no pool.
+        environment={
+            settings.POSTGRES_POOL_SIZE.name: str(size),
+            **({settings.POOL.name: "1"} if settings.POOL.read() else {}),
+        },
         measured=f"A pool of {size} gives {chosen.good_rate:.0f}/s{_beside(chosen, top)}."
         f"{noise_note(chosen, top)}",
         binds=binding(chosen, cores),

@@ -75,7 +75,8 @@ def tune(
     TARGET is what gunicorn is given, such as shop.wsgi:app. It is started on this machine, with the
     settings of this shell and the gunicorn.conf.py of this folder, again and again with other
     numbers of workers, connections and requests in progress. Ctrl-C gives what is known so far.
-    Exits with 0 when all was measured, 1 when something was not, 2 for wrong use.
+    Exits with 0 when all was measured, 1 when something was not, 2 for a wrong option, and 130
+    after Ctrl-C.
     """
     # As Ctrl-C: what was started ends with it. nohup ignores SIGHUP.
     for number in ENDS:
@@ -95,9 +96,12 @@ def tune(
         raise click.UsageError(str(error)) from error
     from greenline.tune import configuration, load, results
 
-    for file in filter(None, (json_file, report, settings_file)):
+    written = [file for file in (json_file, report, settings_file) if file is not None]
+    for file in written:
         if not file.parent.is_dir():
             raise click.UsageError(f"{file}: there is no folder {file.parent}")
+        if written.count(file) > 1:
+            raise click.UsageError(f"{file}: it is given for two files")
     if settings_file is not None and not configuration.may_write(settings_file):
         raise click.UsageError(f"--write {settings_file}: it is there, and not of greenline tune")
     if compare is not None:
@@ -133,7 +137,9 @@ def tune(
     result = tuner.result()
     if result.sweeps:
         screen.show(result)
-        _write(result, json_file, report, settings_file)
+        status = _write(result, json_file, report, settings_file) or status
+    elif status:
+        click.echo("nothing is known so far: no file is written", err=True)
     context.exit(status)
 
 
@@ -147,31 +153,43 @@ def _run(tuner: "Tuner") -> int:
         tuner.run()
     except (ConfigError, TrialError, GeneratorError, BrokenService, Stopped) as error:
         click.echo(f"Error: {error}", err=True)
+        tuner.note_end(f"The run has ended early: {error}")
         return 1
     except KeyboardInterrupt:
         # A second one, as make sends it, would lose the report.
         for number in (signal.SIGINT, *ENDS):
             signal.signal(number, signal.SIG_IGN)
-        click.echo("interrupted: this is what is known so far", err=True)
+        click.echo("interrupted", err=True)
+        tuner.note_end("The run was interrupted: what follows its last figures was not measured.")
         return INTERRUPTED
     return 0 if tuner.is_complete else 1
 
 
 def _write(
     result: "Result", json_file: Path | None, report: Path | None, settings_file: Path | None
-) -> None:
+) -> int:
+    """Write the files that were asked for; return 1 if one could not be written, else 0."""
     from greenline.tune import configuration, results
     from greenline.tune import report as reports
 
-    if json_file is not None:
-        results.write(result, json_file)
-    if report is not None:
-        reports.write(result, report)
-    if settings_file is not None:
-        if result.recommendations:
-            settings_file.write_text(configuration.gunicorn(result))
-        else:
-            click.echo(f"{settings_file} is not written: nothing is recommended", err=True)
+    if settings_file is not None and not result.recommendations:
+        click.echo(f"{settings_file} is not written: nothing is recommended", err=True)
+        settings_file = None
+    status = 0
+    for file, write in (
+        (json_file, results.write),
+        (report, reports.write),
+        (settings_file, configuration.write),
+    ):
+        if file is None:
+            continue
+        try:
+            write(result, file)
+            click.echo(f"{file} is written", err=True)
+        except OSError as error:  # the measurement is worth more than a file
+            click.echo(f"Error: {file}: {error.strerror}", err=True)
+            status = 1
+    return status
 
 
 def _compare(before: "Result", after: "Result", report: Path | None) -> None:
@@ -194,5 +212,8 @@ def _objective(text: str) -> "Objective":
         if not p99_s or errors > 1:
             raise ValueError
     except ValueError:
-        raise click.UsageError(f"--slo {text}: not of the form p99=200ms,errors=0.1%") from None
+        raise click.UsageError(
+            f"--slo {text}: not of the form p99=200ms,errors=0.1%: a p99 in ms or s, and then "
+            "errors in %"
+        ) from None
     return Objective(p99_s=p99_s, errors=errors)

@@ -26,6 +26,11 @@ def gunicorn(result: Result) -> str:
     return "\n".join(_lines(result)) + "\n"
 
 
+def write(result: Result, file: Path) -> None:
+    """Write that text to *file*."""
+    file.write_text(gunicorn(result))
+
+
 def may_write(file: Path) -> bool:
     """Return whether *file* is not there, or was written by ``greenline tune``."""
     return not file.exists() or file.read_bytes().startswith(FIRST.encode())
@@ -57,6 +62,8 @@ def _lines(result: Result) -> Iterator[str]:
         f"# The objective: p99 {objective.p99_s * 1e3:g} ms, {objective.errors:.2%} errors; on "
         f"{result.machine.cores} processors."
     )
+    for warning in result.warnings:
+        yield f"# Warning: {warning}"
     yield f'worker_class = "{WORKER}"'
     yield from _setting(result, "workers", "workers")
     yield from _setting(result, "worker_connections", "worker_connections")

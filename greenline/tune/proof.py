@@ -45,7 +45,8 @@ def prove(run: Run, recommended: Configuration, predicted: float) -> Verificatio
                 is_compared = False
                 run.warnings.append(f"The defaults of gunicorn did not serve: {error}.")
     except Stopped as error:
-        run.miss(f"The proof has {len(ours[1.0])} of {ROUNDS} rounds: {error}")
+        given = "gunicorn's defaults" if len(ours[1.0]) == ROUNDS else "the recommended settings"
+        run.miss(f"The proof has not all of {ROUNDS} rounds of {given}: {error}")
         if not ours[1.0]:
             return None
     steps = [run.meter.step(float(recommended.workers), rounds) for rounds in ours.values()]

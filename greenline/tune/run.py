@@ -105,6 +105,8 @@ class Run:
             self.miss(f"There was no time to try the {name}")
             return []
         chosen, one = found
+        if left := [f"{value:.0f}" for value in values if value not in chosen]:
+            self.warnings.append(f"Not tried for want of time: {name} {', '.join(left)}.")
         rounds: dict[float, list[Round]] = {value: [] for value in chosen}
         broken: set[float] = set()
         try:
@@ -134,11 +136,11 @@ class Run:
             self.fail(f"None of the {name} could be measured in all rounds.")
         if steps and choose.best(steps).keeps_up:
             self.warnings.append(
-                f"The load was the limit of the {name}: the best one answered all of "
-                f"{offered:.0f}/s. The figures are the least that they can do."
+                f"The load was the limit in the sweep of the {name}: more than {offered:.0f}/s was "
+                "not offered, and the best one answered all of it. It may do more."
             )
         if any(one.generator_limited for one in steps):
-            self.say_generator(f"Of the {name}")
+            self.say_generator(f"In the sweep of the {name}")
         if (spread := max([one.spread or 0.0 for one in steps], default=0.0)) > NOISY:
             self.warnings.append(
                 f"The rounds of the {name} vary by up to {spread:.0%}: what is recommended of it "

@@ -152,6 +152,14 @@ class Tuner:
             self._recommended.clear()
             self._run.warnings.append("Nothing is recommended, as the objective was missed.")
 
+    def note_end(self, why: str) -> None:
+        """
+        Note that nothing more is measured.
+
+        :param why: a sentence, str.
+        """
+        self._run.fail(why)
+
     @property
     def is_complete(self) -> bool:
         """Whether all was measured that can be."""

@@ -17,6 +17,7 @@ from embedded.redis import Redis
 from greenline.doctor import trial
 from greenline.doctor.serving import TrialError
 from greenline.doctor.trial import Request
+from greenline.errors import ConfigError
 from tests.helpers.support import BIN, CHECKOUT, environ, free_port, wait_until
 
 SHOP = """\
@@ -597,6 +598,19 @@ def test_a_daemon_is_refused(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("GUNICORN_CMD_ARGS", "--threads 2 --daemon")
     with pytest.raises(TrialError, match="GUNICORN_CMD_ARGS has --daemon"):
         trial.serve("shop:app", shop, f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("GUNICORN_CMD_ARGS", "-c 'no end")
+    with pytest.raises(ConfigError, match="GUNICORN_CMD_ARGS: No closing quotation"):
+        trial.serve("shop:app", shop, f"127.0.0.1:{free_port()}")
+
+
+def test_the_reason_is_named_and_not_how_gunicorn_ends(shop: Path) -> None:
+    """Gunicorn logs more after it."""
+    for target, reason in (
+        ("shop:nope", "Failed to find attribute 'nope' in 'shop'"),
+        ("nothing:app", "No module named 'nothing'"),
+    ):
+        with pytest.raises(TrialError, match=reason):
+            trial.serve(target, shop, f"127.0.0.1:{free_port()}")
 
 
 def test_a_gunicorn_that_ends_is_no_trial(shop: Path) -> None:

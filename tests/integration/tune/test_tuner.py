@@ -186,7 +186,7 @@ def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["plain:app", "--load", "/moved"], "a redirect to /elsewhere"),
         (["plain:app", "--load", "/login"], "it needs a login, as in --header"),
-        (["plain:app", "--load", "/fails"], "the application fails without any load"),
+        (["plain:app", "--load", "/fails"], "it fails without any load"),
         (["plain:app", "--load", "/slow"], "the objective of 200 ms cannot be met"),
         (["plain:app", "--load", "/", "--total", "10"], "too little time for three rounds: 10 s"),
         (["plain:app", "--load", "posts.log"], "it has POST alone"),
@@ -291,7 +291,7 @@ def test_ctrl_c_gives_what_is_known_so_far(plain: Path, moment: str) -> None:
         child.send_signal(signal.SIGINT)
         said, errors = child.communicate(timeout=60)
     assert child.returncode == 130, errors
-    assert "interrupted: this is what is known so far" in errors
+    assert "interrupted\nknown.json is written" in errors
     assert "rate: requests a second" in said
     assert "To copy" not in said
     known = results.read(plain / "known.json")

@@ -120,9 +120,9 @@ def test_a_result_is_read() -> None:
 
 def test_what_was_not_measured_is_computed_and_said() -> None:
     """Without a sweep of the pool it is twice what Little's law gives; the rate is the knee's."""
-    little = msgspec.structs.replace(
-        tuned.result(), sweeps=tuned.result().sweeps[:1], recommendations=[], verification=None
-    )
+    steps = [replace(step, connections=0) for step in tuned.result().sweeps[0].steps]
+    sweep = replace(tuned.result().sweeps[0], steps=steps)
+    little = replace(tuned.result(), sweeps=[sweep], recommendations=[], verification=None)
     app = capacity.application(little)
     assert app.rate == 200.0
     assert app.pool == math.ceil(2 * 200 * 0.006)
@@ -131,11 +131,11 @@ def test_what_was_not_measured_is_computed_and_said() -> None:
 
 @pytest.mark.parametrize(
     ("seen", "note"),
-    [(8, "It had 4 connections at most."), (2, "It had 1 connection at most."),
+    [(8, "A worker had 4 connections at most."), (2, "A worker had 1 connection at most."),
      (0, "No connection was seen: 1 is assumed.")],
 )  # fmt: skip
-def test_a_pool_without_shares_is_what_was_seen(seen: int, note: str) -> None:
-    """Or said to be assumed; and the objective is no figure."""
+def test_a_pool_that_was_not_measured_is_what_was_seen(seen: int, note: str) -> None:
+    """Code that connects by itself opens more than it uses; else it is said to be assumed."""
     steps = [
         replace(step, shares=None, connections=seen) for step in tuned.result().sweeps[0].steps
     ]

@@ -84,7 +84,7 @@ def test_a_broken_service_is_spared(service: Service, monkeypatch: pytest.Monkey
     """No more than the highest rate, and no more than ten URLs if most of them fail."""
     slept_s: list[float] = []
     monkeypatch.setattr(checking, "sleep", slept_s.append)
-    with pytest.raises(ConfigError, match="the application fails without any load"):
+    with pytest.raises(ConfigError, match="it fails without any load"):
         check(service.url, load(*(f"/500?{number}" for number in range(50))), {}, 0.1)
     assert len(service.paths) == 1 + 10
     assert len(slept_s) == 1 + 10

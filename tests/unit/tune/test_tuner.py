@@ -357,7 +357,7 @@ def test_a_largest_setting_that_does_not_serve_is_no_end(run: Any) -> None:
 
 def test_a_sweep_that_was_not_overloaded_is_named(run: Any) -> None:
     """Its figures are those of the load: --max-rate is less than the service can do."""
-    limit = "The load was the limit of the workers: the best one answered all of 800/s."
+    limit = "The load was the limit in the sweep of the workers: more than 800/s was not offered"
     _, result = run(Service(by_workers), max_rate=800.0)
     assert any(one.startswith(limit) for one in result.warnings)
     _, result = run(Service(by_workers))
@@ -370,4 +370,4 @@ def test_a_generator_that_was_the_limit_is_named(run: Any) -> None:
     service.cpu = 1.0
     _, result = run(service)
     found = [one.partition(" the load generator")[0] for one in result.warnings if "gener" in one]
-    assert found == ["Of the workers", "Of the limit", "At the knee"]
+    assert found == ["In the sweep of the workers", "In the sweep of the limit", "At the knee"]
