@@ -160,8 +160,8 @@ def _remarks(
     if small:
         times, one = small[0]
         yield (
-            f"From {times}x on a pool has fewer than {app.pool}: {one.pool} (needed: "
-            f"{one.min_pool}, {sums.SPARE} times what is in use)."
+            f"From {times}x on a worker's pool is {one.pool} and not {app.pool}, which is enough: "
+            f"{sums.SPARE} times what is in use is {one.min_pool}."
         )
     refused = [(times, one) for times, one in table_of if one.binds == "connections"]
     if refused:
