@@ -142,14 +142,17 @@ def running(url: str, *, is_owned: bool) -> Server:
             raise ConfigError(f"--url {url}: not a URL such as http://127.0.0.1:8000")
         if "@" in parts.netloc:  # a secret, perhaps
             raise ConfigError("--url: a user is not sent: give --header 'Authorization: ...'")
-        found = socket.getaddrinfo(parts.hostname, parts.port or parts.scheme)
+        socket.getaddrinfo(parts.hostname, parts.port or parts.scheme)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--url {url}: {error}") from error
-    is_here = all(ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)
+    is_here = parts.hostname == "localhost"
+    # Another name may have another address at the next look-up.
+    with suppress(ValueError):
+        is_here = is_here or ip_address(parts.hostname).is_loopback
     if not is_here and not is_owned:
         raise ConfigError(
-            f"--url {url}: {parts.hostname} is not this machine; a load is only offered to a host "
-            "of your own: say so with --i-own-this-host"
+            f"--url {url}: {parts.hostname} is neither localhost nor an address of this machine's "
+            "loopback; a load is only offered to a host of your own: say so with --i-own-this-host"
         )
     return Server(f"{parts.scheme}://{parts.netloc}", _only_workers() if is_here else None)
 

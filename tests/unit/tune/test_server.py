@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import socket
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,15 @@ def test_a_url_that_cannot_be_asked_is_one_line(url: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as raised:
         running(url, is_owned=True)
     assert "secret" not in str(raised.value)
+
+
+def test_a_name_is_no_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is now, the generator looks it up again."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.0.1", 80))])
+    with pytest.raises(ConfigError, match=r"shop\.test is neither localhost nor an address"):
+        running("http://shop.test", is_owned=False)
+    for host in ("localhost", "127.0.0.2:8000", "[::1]"):
+        assert running(f"http://{host}", is_owned=False).url == f"http://{host}"
 
 
 def test_the_settings_of_the_folder_leave_nothing_behind(
