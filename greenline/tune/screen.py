@@ -85,8 +85,10 @@ def show(result: Result) -> None:
         for text in (one.measured, one.binds, one.next):
             console.print(f"  {text}", markup=False)
     if result.recommendations:
-        console.print("\nTo copy, the environment:", markup=False)
-        for name, value in environment(result).items():
+        console.print("\nTo copy:")
+        if variables := environment(result):
+            console.print("the environment:")
+        for name, value in variables.items():
             console.print(f"  {name}={value}", markup=False)
         if (connections := result.recommended("worker_connections")) is not None:
             console.print("gunicorn.conf.py:")

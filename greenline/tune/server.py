@@ -132,7 +132,7 @@ def running(url: str, *, is_owned: bool) -> Server:
     """
     Return the server that answers at *url*, which runs already.
 
-    :param url: str; its path does not count.
+    :param url: without a path, str.
     :param is_owned: the person says that the host is theirs, bool.
     :raises ConfigError: it is not on this machine, and not said to be theirs.
     """
@@ -142,6 +142,8 @@ def running(url: str, *, is_owned: bool) -> Server:
             raise ConfigError(f"--url {url}: not a URL such as http://127.0.0.1:8000")
         if "@" in parts.netloc:  # a secret, perhaps
             raise ConfigError("--url: a user is not sent: give --header 'Authorization: ...'")
+        if parts.path not in ("", "/") or parts.query:
+            raise ConfigError(f"--url {url}: its path and query are for --load")
         socket.getaddrinfo(parts.hostname, parts.port or parts.scheme)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--url {url}: {error}") from error

@@ -17,6 +17,7 @@ from greenline.tune.server import CONFIGURATION, running
         ("http://user:secret@127.0.0.1", "give --header 'Authorization: ...'"),
         ("http://[::1", "Invalid IPv6 URL"),
         ("ftp://127.0.0.1", "not a URL such as"),
+        ("http://127.0.0.1/books", "its path and query are for --load"),
         ("http://127.0.0.1:99999", "out of range"),
     ],
 )
