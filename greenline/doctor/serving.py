@@ -17,7 +17,10 @@ from greenline.doctor.imports import ROOT
 from greenline.doctor.project import gunicorn_options
 
 # Lines of gunicorn that may follow the reason for which it ends.
-ENDING = re.compile(r"HaltServer|\[INFO\]|Reason: |Shutting down: |exited with")
+ENDING = re.compile(
+    r"\[[^]]+\] \[\d+\] \[(INFO\]|ERROR\] (Worker \(pid:|Shutting down: |Reason: ))"
+    r"|gunicorn\S*HaltServer|\s"
+)
 START_LIMIT_S, STOP_LIMIT_S, ANSWER_LIMIT_S = 60.0, 40.0, 60.0
 
 
@@ -93,7 +96,7 @@ def _last_line(log: Any) -> str:
     text: str = log.read().decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     # What comes after the reason is how gunicorn ends.
-    reasons = [line for line in lines if not ENDING.search(line)]
+    reasons = [line for line in lines if not ENDING.match(line)]
     return (reasons or lines or ["it printed nothing"])[-1]
 
 

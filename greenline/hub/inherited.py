@@ -7,13 +7,18 @@ forks, and notes those few that a worker has to find again.
 """
 
 import gc
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
+from types import ModuleType
 from typing import Any
 
 import gevent.monkey
+
+from greenline.hub.namespaces import namespaces
 
 _noted: list[Any] = []
 
@@ -30,6 +35,7 @@ def native_kinds() -> dict[type, Callable[[], Any]]:
 
 def freeze() -> None:
     """Exclude the objects that exist from collections; the arbiter does so before it forks."""
+    _noted.append(_hooks_of_children())
     gc.collect()
     kinds, local = native_kinds().keys(), gevent.monkey.get_original("threading", "local")
     for each in gc.get_objects():
@@ -41,5 +47,27 @@ def freeze() -> None:
 
 
 def objects() -> Iterator[Any]:
-    """Return the objects that a collection looks at, and of the others those that were noted."""
-    return chain(_noted, gc.get_objects())
+    """
+    Return the objects that a collection looks at, and of the others those that were noted.
+
+    Modules and their globals are among them: a hook of the configuration may make a lock later.
+    """
+    found = [each for each in sys.modules.values() if issubclass(type(each), ModuleType)]
+    return chain(_noted, found, (each for _, each in namespaces()), gc.get_objects())
+
+
+def forget() -> None:
+    """Let go of what was noted: a worker has found it."""
+    _noted.clear()
+
+
+def _hooks_of_children() -> list[Any]:
+    """Return the interpreter's list of the functions that a forked child calls."""
+
+    def last() -> None:
+        pass
+
+    os.register_at_fork(after_in_child=last)
+    (hooks,) = (each for each in gc.get_referrers(last) if type(each) is list and last in each)
+    hooks.remove(last)
+    return hooks

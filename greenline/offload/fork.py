@@ -31,7 +31,7 @@ from gevent.exceptions import LoopExit
 from gevent.monkey import get_original
 from greenlet import getcurrent, greenlet, settrace
 
-from greenline.hub import deadline, disconnect, gevent_compat
+from greenline.hub import deadline, disconnect, gevent_compat, inherited
 from greenline.hub.gevent_compat import get_hub_if_exists, set_hub, set_loop, watched_children
 
 TERMINATE_S = 5.0  # from SIGTERM to SIGKILL, for a child whose worker has ended
@@ -111,8 +111,8 @@ def install() -> None:
 def _defer_libraries(hook: Callable[[], None]) -> None:
     """Let the hooks for children that libraries have registered run after *hook*, the last one."""
     # Python keeps the hooks in a list that can be found in this way alone.
-    for hooks in gc.get_referrers(hook):
-        if type(hooks) is list and hooks[-1] is hook:
+    for hooks in inherited.objects():
+        if type(hooks) is list and hooks and hooks[-1] is hook:
             hooks.sort(key=_is_of_library)
 
 

@@ -137,7 +137,8 @@ def tune(
     result = tuner.result()
     if result.sweeps:
         screen.show(result)
-        status = _write(result, json_file, report, settings_file) or status
+        failed = _write(result, json_file, report, settings_file)
+        status = status or failed
     elif status:
         click.echo("nothing is known so far: no file is written", err=True)
     context.exit(status)
@@ -186,8 +187,8 @@ def _write(
         try:
             write(result, file)
             click.echo(f"{file} is written", err=True)
-        except OSError as error:  # the measurement is worth more than a file
-            click.echo(f"Error: {file}: {error.strerror}", err=True)
+        except (OSError, ValueError) as error:  # the measurement is worth more than a file
+            click.echo(f"Error: {file}: {getattr(error, 'strerror', None) or error}", err=True)
             status = 1
     return status
 

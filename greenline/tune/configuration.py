@@ -6,6 +6,7 @@ from pathlib import Path
 
 from greenline import settings
 from greenline.deploy.edits import KEEPALIVE_S, REST_S, graceful_s
+from greenline.telemetry.access_log import printable
 from greenline.tune.results import Recommendation, Result, SettingName
 from greenline.tune.server import WORKER
 
@@ -28,7 +29,7 @@ def gunicorn(result: Result) -> str:
 
 def write(result: Result, file: Path) -> None:
     """Write that text to *file*."""
-    file.write_text(gunicorn(result))
+    file.write_text(gunicorn(result), encoding="utf-8")
 
 
 def may_write(file: Path) -> bool:
@@ -63,7 +64,8 @@ def _lines(result: Result) -> Iterator[str]:
         f"{result.machine.cores} processors."
     )
     for warning in result.warnings:
-        yield f"# Warning: {warning}"
+        # One line of printable text, whatever an error of the application says: it is executed.
+        yield f"# Warning: {printable(warning)}"
     yield f'worker_class = "{WORKER}"'
     yield from _setting(result, "workers", "workers")
     yield from _setting(result, "worker_connections", "worker_connections")

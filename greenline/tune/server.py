@@ -144,18 +144,19 @@ def running(url: str, *, is_owned: bool) -> Server:
             raise ConfigError("--url: a user is not sent: give --header 'Authorization: ...'")
         if parts.path not in ("", "/") or parts.query:
             raise ConfigError(f"--url {url}: its path and query are for --load")
-        socket.getaddrinfo(parts.hostname, parts.port or parts.scheme)
+        found = socket.getaddrinfo(parts.hostname, parts.port or parts.scheme)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--url {url}: {error}") from error
-    is_here = parts.hostname == "localhost"
+    is_allowed = is_owned or parts.hostname == "localhost"
     # Another name may have another address at the next look-up.
     with suppress(ValueError):
-        is_here = is_here or ip_address(parts.hostname).is_loopback
-    if not is_here and not is_owned:
+        is_allowed = is_allowed or ip_address(parts.hostname).is_loopback
+    if not is_allowed:
         raise ConfigError(
             f"--url {url}: {parts.hostname} is neither localhost nor an address of this machine's "
             "loopback; a load is only offered to a host of your own: say so with --i-own-this-host"
         )
+    is_here = all(ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)
     return Server(f"{parts.scheme}://{parts.netloc}", _only_workers() if is_here else None)
 
 

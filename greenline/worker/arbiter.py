@@ -24,7 +24,7 @@ from greenline.http.gunicorn_compat import (
     forget_dead_workers,
     signal_queue,
 )
-from greenline.hub import deadline
+from greenline.hub import deadline, inherited
 from greenline.offload import fork
 from greenline.telemetry import counters, log_format, redaction, shared_memory
 from greenline.worker.dry_run import DryRun
@@ -96,6 +96,10 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
     # Until a booting worker sets its own handlers, signals go to its copy of this queue.
     worker.early_signals = signal_queue(server)
     hook(server, worker)
+    # Once: what comes later is little, and may be garbage one day. A worker looks for the
+    # applications of Flask among the objects that are collected.
+    if worker.age == 1 and not server.cfg.preload_app and "flask" not in sys.modules:
+        inherited.freeze()
     fork.note_worker()  # last: the hook may fork other children
 
 

@@ -115,10 +115,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._is_patched = False
         arbiter.attend(self.cfg)
-        # Once: what comes later is little, and may be garbage one day. A worker looks for the
-        # applications of Flask among the objects that are collected.
-        if self.age == 1 and not self.cfg.preload_app and "flask" not in sys.modules:
-            inherited.freeze()
 
     def patch(self) -> None:
         # Called before post_fork, and again by gunicorn, whose method cannot run twice: it replaces
@@ -142,6 +138,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         fork.install()
         signals.keep_to_main_greenlet()
         offload.patch()
+        inherited.forget()
 
     @staticmethod
     def prepare_libraries(cfg: Any) -> None:

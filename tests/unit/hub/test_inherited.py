@@ -20,8 +20,9 @@ from greenline.hub import inherited
 before = len(gc.get_objects())
 inherited.freeze()
 print(len(gc.get_objects()) < before / 100, len(list(inherited.objects())) < before / 10)
+late = threading.Lock()
 from greenline.patch import patch_all; patch_all()
-found = holder.lock, holder.pending, Holder.shared, slotted.lock, listed[0], inner()._lock
+found = late, holder.lock, holder.pending, Holder.shared, slotted.lock, listed[0], inner()._lock
 print(*(type(each).__module__.partition(".")[0] for each in found))
 """
 
@@ -29,4 +30,23 @@ print(*(type(each).__module__.partition(".")[0] for each in found))
 def test_locks_of_what_was_frozen_are_exchanged() -> None:
     """Few objects are noted, and those that hold locks are among them."""
     said = run(["python", "-c", FROZEN], {"PYTHONPATH": str(CHECKOUT)}).stdout
-    assert said == "True True\ngevent gevent gevent gevent threading threading\n"
+    assert said == "True True\ngevent gevent gevent gevent gevent threading threading\n"
+
+
+HOOKS = """
+import os
+from greenline.hub import inherited
+def hook(): pass
+inherited.freeze()
+os.register_at_fork(after_in_child=hook)
+lists = [each for each in inherited.objects() if type(each) is list and each[-1:] == [hook]]
+print(len(lists))
+inherited.forget()
+print(any(each is lists[0] for each in inherited.objects()))
+"""
+
+
+def test_the_hooks_of_children_are_found() -> None:
+    """The collector does not look at their list any more."""
+    said = run(["python", "-c", HOOKS], {"PYTHONPATH": str(CHECKOUT)}).stdout
+    assert said == "1\nFalse\n"
