@@ -68,6 +68,8 @@ def _hooks_of_children() -> list[Any]:
         pass
 
     os.register_at_fork(after_in_child=last)
-    (hooks,) = (each for each in gc.get_referrers(last) if type(each) is list and last in each)
-    hooks.remove(last)
-    return hooks
+    for hooks in gc.get_referrers(last):
+        if type(hooks) is list and hooks[-1] is last:
+            hooks.pop()
+            return hooks
+    return []
