@@ -23,7 +23,12 @@ from greenline.errors import SerializationFailure
 # all books and filter them.
 _IDS = "select book_id from book_{0}s where {0}_id = (select id from {0}s where name = %({0})s)"
 _AUTHORS, _GENRES = _IDS.format("author"), _IDS.format("genre")
-_LINK = [(f"books_link_{n}", text) for n, text in enumerate(read("books/link").split(";"))]
+# Authors and genres that are new, and then the links with both.
+_LINK = [
+    (f"books_link_{one}s_{n}", text.format(one))
+    for n, text in enumerate(read("books/link").split(";"))
+    for one in ("author", "genre")
+]
 
 
 class _Named(Struct):

@@ -47,7 +47,9 @@ UPDATE = (
 )
 CHANGED = f"with page as ({UPDATE} returning *) {BOOKS}"
 DELETE = "delete from books where id = $1 returning id"
-LINK = [numbered(text) for text in read("link").split(";")]
+LINK = [
+    numbered(text.format(one)) for text in read("link").split(";") for one in ("author", "genre")
+]
 LIST = f"with page as (select * from books order by id limit $1) {BOOKS} order by id"
 
 
