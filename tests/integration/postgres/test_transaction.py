@@ -12,6 +12,7 @@ from psycopg2.extensions import get_wait_callback, set_wait_callback
 from greenline.errors import Conflict, DeadlineExceeded, OutcomeUnknown, StoreError
 from greenline.hub import deadline
 from greenline.postgres.client import Postgres
+from greenline.postgres.connection import Connection
 from greenline.postgres.transaction import Transaction
 from tests.helpers.pools import Make, Watch, through
 from tests.helpers.proxy import Proxy
@@ -103,6 +104,19 @@ def test_nothing_is_committed_after_the_deadline(make: Make, watch: Watch, table
     with pytest.raises(DeadlineExceeded), deadline.limit(0.1):
         Postgres(make(1)).transact(work)
     assert watch.ask(f"select count(*) from {table}") == 0
+
+
+def test_what_is_committed_is_not_committed_again(
+    make: Make, watch: Watch, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the deadline has passed meanwhile, that would report a failure of what is stored."""
+
+    def refuse(_: Connection) -> None:
+        raise DeadlineExceeded
+
+    monkeypatch.setattr(Connection, "commit", refuse)
+    Postgres(make(1)).transact(inserting(table))
+    assert watch.ask(f"select count(*) from {table}") == 1
 
 
 def test_it_outlives_the_loss_of_its_connection(
