@@ -24,8 +24,8 @@ COPY greenline /source/greenline
 RUN /venv/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /tmp/wheel /source \
  && python3 -m zipfile -e /tmp/wheel/*.whl /tmp/wheel \
  && cd /tmp/wheel && mkdir /compiled && find greenline -name '*.so' -exec cp --parents {} /compiled \; \
- && ls /compiled/greenline/http/response.*.so /compiled/greenline/postgres/_copying.*.so \
- && /venv/bin/pip uninstall -y cython setuptools pip
+ && ls /compiled/greenline/postgres/_copying.*.so \
+ && /venv/bin/pip uninstall -y setuptools pip
 
 FROM ${BASE} AS runtime
 # The base's pip goes as well; nothing is installed in a container.
@@ -54,11 +54,7 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["python3", "-c",
   "import http.client, os; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('PORT') or 8000), timeout=2); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
 
 FROM runtime AS dev
-# On the code of the checkout: -v ./app:/service/app:ro, and so on for what is worked on, which no
-# compiled module may hide.
-USER root
-RUN find greenline -name '*.cpython-*.so' -delete
-USER 10001
+# On the code of the checkout: -v ./app:/service/app:ro, and so on for what is worked on.
 ENV WEB_CONCURRENCY=1
 CMD ["gunicorn", "-c", "gunicorn.conf.py", "--reload", "app.wsgi:app"]
 

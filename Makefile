@@ -62,7 +62,7 @@ check: setup-dev ## run the linters, the type checker, and the searches for weak
 ##@ Build
 pins: setup-dev ## write what the image installs anew, with hashes, after a change of a pin
 	@sed s/-binary// requirements.txt | $(PINS) -o requirements-image.txt
-	@printf '%s\n' 'cython<4' setuptools | $(PINS) -o requirements-build.txt
+	@printf '%s\n' setuptools | $(PINS) -o requirements-build.txt
 
 wheel: setup-dev ## build the package's wheel and source distribution into dist/
 	@exec .venv/bin/uv tool run --quiet --from build==1.6.1 pyproject-build

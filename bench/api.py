@@ -27,7 +27,7 @@ from pathlib import Path
 
 import psycopg2
 
-from bench import compiled, engine, lineup, mongodb, operations, products, promises, report
+from bench import engine, lineup, mongodb, operations, products, promises, report
 from bench.bodies import differences
 from bench.contenders import flask
 from bench.failures import FAILURES
@@ -245,7 +245,6 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 
 def run(found: report.Report, rounds: int, workers: int, parts: Sequence[str]) -> None:
     """Start the databases, and measure *parts*."""
-    compiled.build()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
         postgres = stack.enter_context(temporary(MAX_CONNECTIONS))

@@ -35,7 +35,7 @@ from typing import Any
 
 import psycopg2
 
-from bench import compiled, databases, load, promises, report
+from bench import databases, load, promises, report
 from bench.contenders import flask
 from bench.hey import percentile_ms
 from bench.http_lineup import GREEN
@@ -59,7 +59,7 @@ FLOORS = {"book 99 %": 2.5, "book 90 %": 1.8, "page 99 %": 8.0, "page 90 %": 4.0
 MAX_HIT_US, MAX_WRITERS_COST, MAX_STAMPEDE, MAX_MEMORY = 15.0, 0.1, 3.0, 1.1
 BODY = json.dumps({"title": "Another title"})
 NOTES = f"""
-one worker of each, compiled as in a wheel, pools of {POOL_SIZE}
+one worker of each, pools of {POOL_SIZE}
 one request in {WRITE_EVERY} is a PATCH of a book
 a page has 91 to 100 books; changed page: one, which each write makes out of date
 hits: reads that cause no load, by the worker's own count"""
@@ -123,8 +123,8 @@ def service(env: dict[str, str], folder: Path, max_bytes: int, workers: int = 1)
     }
     arguments = [*OURS_QUIET, *GREEN, "--workers", str(workers), "app.wsgi:app"]
     log = folder / f"{max_bytes}.log"
-    given = {**env, **more, **compiled.env()}
-    return Gunicorn(arguments, ready="/books/1", env=given, log=log, cwd=folder)
+    given = {**env, **more}
+    return Gunicorn(arguments, ready="/books/1", env=given, log=log)
 
 
 def counts(server: Server) -> dict[str, float]:
@@ -372,7 +372,6 @@ def main() -> int:
     ) -> list[promises.Verdict]:
         # MongoDB is off: half of the memory would be for its products.
         env = _prepare(postgres)
-        compiled.build()
         reads(found, env, folder, rounds)
         stampede(found, env, folder)
         latency(found, env, folder)

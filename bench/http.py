@@ -32,7 +32,6 @@ from time import monotonic
 
 from bench import (
     bodies,
-    compiled,
     cores,
     hey,
     hey_build,
@@ -44,9 +43,9 @@ from bench import (
     vegeta,
     wrk,
 )
-from bench.http_lineup import ADOPTED, GRANIAN_WSGI, PURE, RIVAL, Peer, lineup, plain
+from bench.http_lineup import ADOPTED, GRANIAN_WSGI, RIVAL, Peer, lineup, plain
 from bench.http_report import Http
-from bench.http_shapes import PATH, PLAIN, SHAPES, SMALL, STREAM, Shape
+from bench.http_shapes import PLAIN, SHAPES, SMALL, STREAM, Shape
 from bench.report import OURS
 from bench.rounds import PATIENCE_S, interleaved, refused
 from bench.servers import Server, ServerError, wait_until_quiet
@@ -57,7 +56,6 @@ WARM = 200  # requests
 QUIET_S = 0.05
 CLIENTS = (10, 100, 1000)
 FLOOR, AIM, ADOPTED_FLOOR, STREAM_FLOOR = 1.0, 1.3, 0.9, 1.0
-COMPILED_FLOOR = 1.15  # less would not pay
 # Equal load: this part of what the slower of the two can take, and no more than vegeta can offer
 # with ease from one core.
 LOAD, MAX_RATE = 0.3, 5000
@@ -79,7 +77,6 @@ FAILURES = (
 )
 NOTES = f"""
 {OURS}: greenline.flask on our worker; green-flask: Flask as it is; green-wsgi: no framework
-{PURE}: the same as {OURS}, and nothing of it compiled
 {ADOPTED}: Flask as it is, with the setting that speeds it up; of Django and wsgiref: our worker
 each has one worker and no access log; memory is that of all processes of a server
 a row is the middle one of its rounds: by req/s, and by p99 where the load is offered ({FAIR})
@@ -105,7 +102,6 @@ FLOORS = (
     Floor(OURS, RIVAL, FLOOR, AIM),
     Floor(ADOPTED, OURS, ADOPTED_FLOOR),
     Floor(OURS, GRANIAN_WSGI, STREAM_FLOOR, only=STREAM.name),
-    Floor(OURS, PURE, COMPILED_FLOOR, only=PATH.name),
 )
 
 
@@ -113,7 +109,6 @@ def run(found: Http, options: argparse.Namespace) -> list[promises.Verdict]:
     """Measure the parts of the run, and judge."""
     began_s = monotonic()
     vegeta.find()  # Built now and not in mid-run; Go wants all cores.
-    compiled.build()
     verdicts: list[promises.Verdict] = []
     with tempfile.TemporaryDirectory(prefix="gl-") as name:
         folder = Path(name)

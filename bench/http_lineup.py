@@ -2,19 +2,18 @@
 Who takes part in ``bench.http``: ours, and what it is compared with.
 
 Each has one worker and no access log. Threads and loops are each server's own choice, but for
-gthread, whose single one would be no server. Ours is as pip installs it, with its hot path
-compiled (``bench/compiled.py``); one that is Python alone is beside it.
+gthread, whose single one would be no server.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench import compiled
 from bench.http_shapes import SMALL, STOCK, Shape
 from bench.report import OURS
 from bench.servers import Granian, Gunicorn, Server, Uvicorn, without_settings
 
+ROOT = Path(__file__).resolve().parents[1]
 READY = "/"
 GREEN = ("--worker-class", "greenline.worker.GreenWorker")
 GEVENT = ("--worker-class", "gevent")
@@ -27,7 +26,6 @@ FAST_FLASK = "GREENLINE_FAST_FLASK"
 # The one that ours is to match, and the others with a floor or a limit.
 RIVAL = "uvicorn-starlette"
 ADOPTED, THREADS, GRANIAN_WSGI = "green-adopted", "gthread-flask", "granian-flask"
-PURE = "green-pure"
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,6 @@ class Peer:
 
     :param env: settings of ours. Default none.
     :param is_small_only: whether it answers the small JSON object and nothing else. Default False.
-    :param is_compiled: whether ``greenline`` is the compiled one, bool. Default False.
     """
 
     who: str
@@ -45,7 +42,6 @@ class Peer:
     arguments: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     is_small_only: bool = False
-    is_compiled: bool = False
 
     def answers(self, shape: Shape) -> bool:
         """Return whether it takes part in *shape*."""
@@ -56,8 +52,7 @@ class Peer:
     def server(self, folder: Path) -> Server:
         """Return its server, to be entered; its log is in *folder*."""
         log = folder / f"{self.who}.log"
-        path = compiled.env() if self.is_compiled else {"PYTHONPATH": str(compiled.ROOT)}
-        env = {**self.env, **path}
+        env = {**self.env, "PYTHONPATH": str(ROOT)}
         server = self.kind(self.arguments, ready=READY, env=env, log=log, cwd=folder)
         server.env = without_settings(server.env, env)
         return server
@@ -65,8 +60,8 @@ class Peer:
 
 def gunicorn(who: str, target: str, worker: Sequence[str], **more: str) -> Peer:
     """Return a gunicorn with one *worker*; *more* are settings of ours."""
-    conf = ("-c", str(compiled.ROOT / "bench" / "peers" / "gunicorn_plain.py"))
-    return Peer(who, Gunicorn, (*conf, *worker, target), more, is_compiled=worker == GREEN)
+    conf = ("-c", str(ROOT / "bench" / "peers" / "gunicorn_plain.py"))
+    return Peer(who, Gunicorn, (*conf, *worker, target), more)
 
 
 def lineup() -> list[Peer]:
@@ -76,7 +71,6 @@ def lineup() -> list[Peer]:
     wsgi, fastapi = "bench.peers.json_wsgi:app", "bench.peers.json_fastapi:app"
     return [
         gunicorn(OURS, ours, GREEN),
-        replace(gunicorn(PURE, ours, GREEN), is_compiled=False),
         gunicorn("green-flask", flask, GREEN),
         gunicorn(ADOPTED, flask, GREEN, **{FAST_FLASK: "1"}),
         gunicorn(STOCK, flask, GEVENT),

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import compiled
 from bench.report import OURS
 from bench.servers import Gunicorn, Server, Uvicorn
 
+ROOT = Path(__file__).resolve().parents[1]
 POOL_SIZE = 20
 MONGODB_POOL_SIZE = 100  # pymongo's own default
 THREADS = 40  # as many as FastAPI has for what blocks
@@ -21,7 +21,7 @@ READY_DOCUMENTS = f"/states/{1:024x}"
 # The two settings that make our service what it would be without our wait callback and PREPARE.
 WAIT, PREPARE = "GREENLINE_PG_WAIT", "POSTGRES_PREPARE"
 WITHOUT_PREPARE = "psycogreen"
-OURS_QUIET = ("-c", str(compiled.ROOT / "bench" / "peers" / "gunicorn_quiet.py"))
+OURS_QUIET = ("-c", str(ROOT / "bench" / "peers" / "gunicorn_quiet.py"))
 FAST = ("--loop", "uvloop", "--http", "httptools")
 QUIET = ("--no-access-log", "--log-level", "warning")
 IN_THREADS = ("-c", "bench/peers/gunicorn_plain.py", "--worker-class", "gthread")
@@ -36,15 +36,11 @@ class Peer:
     arguments: Sequence[str]
     env: Mapping[str, str]
     ready: str = READY
-    is_compiled: bool = False  # ``greenline`` is, as in an installation: bench/compiled.py
 
     def server(self, folder: Path) -> Server:
         """Return its server, to be entered; its log is in *folder*."""
         log = folder / f"{self.who}.log"
-        if not self.is_compiled:
-            return self.kind(self.arguments, ready=self.ready, env=self.env, log=log)
-        env = {**self.env, **compiled.env()}
-        return self.kind(self.arguments, ready=self.ready, env=env, log=log, cwd=folder)
+        return self.kind(self.arguments, ready=self.ready, env=self.env, log=log)
 
 
 def lineup(database_url: str, mongodb_uri: str) -> list[Peer]:
@@ -56,7 +52,7 @@ def lineup(database_url: str, mongodb_uri: str) -> list[Peer]:
         named = {**shared, "DATABASE_URL": f"{database_url}&application_name={who}"}
         settings = {"MONGODB_URI": mongodb_uri, "AUTH": "off", WAIT: wait, PREPARE: prepare}
         arguments = (*OURS_QUIET, *_workers(1), app)
-        return Peer(who, Gunicorn, arguments, {**named, **settings}, is_compiled=True)
+        return Peer(who, Gunicorn, arguments, {**named, **settings})
 
     return [
         flask(OURS, "app.wsgi:app", "greenline", "1"),
@@ -94,7 +90,7 @@ def documents(database_url: str, mongodb_uri: str, workers: int = 1) -> list[Pee
 
 def _ours(workers: int, env: Mapping[str, str], ready: str) -> Peer:
     arguments = (*OURS_QUIET, *_workers(workers), "app.wsgi:app")
-    return Peer(OURS, Gunicorn, arguments, env, ready, is_compiled=True)
+    return Peer(OURS, Gunicorn, arguments, env, ready)
 
 
 def _asgi(

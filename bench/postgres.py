@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psycopg2
 
-from bench import compiled, promises, report, writes
+from bench import promises, report, writes
 from bench.contenders import flask
 from bench.failures import FAILURES
 from bench.lineup import POOL_SIZE, WITHOUT_PREPARE, lineup
@@ -53,14 +53,12 @@ MIN_SQLALCHEMY = 4.0  # of writes
 NOTES = f"""
 of a page only the books are compared: ours alone says where it goes on, which costs it a little
 each has one worker, a pool of {POOL_SIZE} connections and no access log; Postgres on a unix socket
-ours is compiled, as a wheel is
 hey, the servers and Postgres share this machine's cores: compare rows, not machines
 a row is the middle one of its rounds; memory is that of all processes, gunicorn's arbiter too"""
 
 
 def run(found: report.Report, rounds: int) -> None:
     """Start the databases and everybody, compare what they answer, and measure them."""
-    compiled.build()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
         postgres = stack.enter_context(temporary(MAX_CONNECTIONS))

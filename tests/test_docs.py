@@ -125,7 +125,6 @@ REQUIRED = {
         http.FLOOR,
         http.ADOPTED_FLOOR,
         http.STREAM_FLOOR,
-        http.COMPILED_FLOOR,
         http.P99_LIMIT,
         http_memory.MAX_IDLE,
         http_memory.MAX_REST,

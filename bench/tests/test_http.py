@@ -12,7 +12,7 @@ from typing import Any
 import flask
 import pytest
 
-from bench import compiled, cores, hey, hey_build, promises, report, vegeta
+from bench import cores, hey, hey_build, promises, report, vegeta
 from bench import http as bench
 from bench.http_lineup import (
     ADOPTED,
@@ -27,7 +27,7 @@ from bench.http_lineup import (
 from bench.http_report import Http
 from bench.http_shapes import BOOK, PLAIN, SHAPES, Shape
 from bench.peers.http_application import made
-from bench.servers import Gunicorn, Server
+from bench.servers import Gunicorn
 from greenline.flask import Flask
 
 OURS = report.OURS
@@ -46,9 +46,9 @@ def fair(who: str, p99_ms: float, spread: float | None) -> report.Row:
 
 
 def test_everybody_takes_part_with_one_worker(tmp_path: Path) -> None:
-    """Twelve servers, each set to have one worker and to write no access log."""
+    """Eleven servers, each set to have one worker and to write no access log."""
     peers = lineup()
-    assert len({peer.who for peer in peers}) == len(peers) == 12
+    assert len({peer.who for peer in peers}) == len(peers) == 11
     assert peers[0].who == OURS
     assert RIVAL in {peer.who for peer in peers}
     for peer in peers:
@@ -91,19 +91,12 @@ def test_a_shape_is_asked_of_those_that_can_answer_it() -> None:
     assert all(judged <= asked(name) for name in by_name)
 
 
-def has_compiled(server: Server) -> bool:
-    """Return whether the compiled package comes first."""
-    return server.env["PYTHONPATH"].startswith(str(compiled.FOLDER))
-
-
 def test_the_setting_that_speeds_flask_up_is_for_one_server_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The command is that of the other, and no setting of the caller's reaches any."""
     monkeypatch.setenv("GREENLINE_POOL", "1")
     servers = {peer.who: peer.server(tmp_path) for peer in lineup()}
-    first = [who for who, server in servers.items() if has_compiled(server)]
-    assert first == [OURS, "green-flask", ADOPTED, "green-wsgi"]
     assert servers["green-flask"].command[:-3] == servers[ADOPTED].command[:-3]
     assert [who for who, server in servers.items() if FAST_FLASK in server.env] == [ADOPTED]
     assert not any("GREENLINE_POOL" in server.env for server in servers.values())

@@ -103,13 +103,6 @@ def test_it_holds_what_the_service_needs_and_no_more(image: str) -> None:
     assert size - of_base < 150 * MB
 
 
-def test_the_path_of_a_request_is_compiled(image: str) -> None:
-    """As in a wheel; Python alone would do, and nobody would see it."""
-    code = "import greenline.http.response as found; print(found.__file__)"
-    done = run(image, "python3", "-c", code, environ={})
-    assert done.stdout.strip().endswith(".so"), done.stderr
-
-
 def test_its_user_is_a_number_that_is_not_root(image: str) -> None:
     """Kubernetes' runAsNonRoot looks at nothing else."""
     assert int(inspect(image)["Config"]["User"]) > 0

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.compiled import copy_sources
 from bench.legacy import make_database
 from bench.migrate_lineup import Site
 from embedded.postgres import temporary
 from tests.e2e.migrate_page import PAGE, TIMES, Terminal, blocks_of, warnings_of
 from tests.e2e.migrated import MIGRATED, Migrated, held, make_environment
 from tests.helpers.support import wait_until
-from tests.helpers.wheel import activated
+from tests.helpers.wheel import activated, copy_sources
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 SUCCESS = {"200", "201"}

@@ -7,6 +7,7 @@ those that the tests themselves run with.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,9 +18,9 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from bench.compiled import copy_sources
-from tests.helpers.support import BIN, environ
+from tests.helpers.support import BIN, CHECKOUT, environ
 
+SOURCES = ("LICENSE", "README.md", "greenline", "pyproject.toml", "setup.py")
 # Both are imported as psycopg2; the tests have the one that needs no compiler.
 INSTEAD = {"psycopg2": "psycopg2-binary"}
 
@@ -44,6 +45,19 @@ def build(folder: Path) -> Path:
     _run(command, folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def copy_sources(target: Path) -> None:
+    """Copy what a wheel is built from into the folder *target*, which is made if there is none."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in SOURCES:
+        each = CHECKOUT / name
+        if each.is_dir():
+            shutil.copytree(
+                each, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+            )
+        else:
+            shutil.copy(each, target / name)
 
 
 def activated(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
