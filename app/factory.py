@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from app.api import (
     agents,
+    answer_headers,
     authors,
     books,
     cache_status,
@@ -101,17 +102,23 @@ def create_app(settings: Settings) -> Flask:
     # answers a preflight request before Flask sees it.
     forwarded.register(app)
     request_id.register(app)
-    security_headers.register(app)
+    adds: list[answer_headers.Add] = [request_id.add, security_headers.add]
+    if settings.cache_bytes:
+        adds.append(cache_status.add)
+    if settings.rate_limit is not None:
+        # Imported here: the library limits takes a third of a second to import.
+        from app.api import rate_limit
+
+        adds.append(rate_limit.add)
+    answer_headers.register(app, adds)
     if settings.cors_origins:
         cors.register(app, settings.cors_origins)
     problems.register(app)
     keys_store = Keys(postgres)
-    access = _access(settings, app, keys_store, resources)
+    access = _access(settings, keys_store, resources)
     routes = Routes(app, access.guard, is_open=not settings.auth)
     app.extensions["operations"] = routes.operations
     stores = _stores(settings, postgres, mongo)
-    if settings.cache_bytes:
-        cache_status.register(app)
     of_postgres: list[resource.Resource[Any]] = [
         books.resource(stores.books),
         authors.resource(stores.authors),
@@ -193,12 +200,12 @@ def counts_path(database_url: str) -> Path:
     return host_path(f"rate limit of {server_of(database_url)}{urlsplit(database_url).path}")
 
 
-def _access(settings: Settings, app: Flask, keys_store: Keys, resources: Resources) -> Access:
+def _access(settings: Settings, keys_store: Keys, resources: Resources) -> Access:
     """Return the guard of the views, which also counts requests if ``RATE_LIMIT`` is set."""
     find = keys_store.find if settings.auth else None
     if settings.rate_limit is None:
         return Access(find)
-    # Imported here: the library limits takes a third of a second to import.
+    # Imported here, as in create_app().
     from app.api import rate_limit
     from app.api.host_counts import HostCounts
 
@@ -210,5 +217,4 @@ def _access(settings: Settings, app: Flask, keys_store: Keys, resources: Resourc
             shared = rate_limit.shared_storage(settings.rate_limit_storage)
     with RATE_LIMIT.named():
         limit = rate_limit.RateLimit(settings.rate_limit, own, shared)
-    rate_limit.register(app)
     return Access(find, limit.take)

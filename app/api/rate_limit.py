@@ -6,13 +6,12 @@ counts: a missing limit is better than refusing all requests.
 """
 
 import logging
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from math import ceil
 from time import monotonic, time
 from typing import Any
 from urllib.parse import urlsplit
 
-from flask import Flask
 from limits import RateLimitItem, parse_many
 from limits.errors import ConfigurationError, StorageError
 from limits.storage import Storage, storage_from_string
@@ -129,20 +128,6 @@ def shared_storage(url: str) -> Storage:
     return storage
 
 
-def register(app: Flask) -> None:
-    """Add the headers of the rate limit to the answers of *app*."""
-    app.wsgi_app = _WithHeaders(app.wsgi_app)  # type: ignore[method-assign]
-
-
-class _WithHeaders:
-    """A WSGI application around *application*."""
-
-    def __init__(self, application: Any) -> None:
-        self._application = application
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            return start_response(status, [*headers, *environ.get(HEADERS_KEY, ())], exc_info)
-
-        answer: Iterable[bytes] = self._application(environ, start)
-        return answer
+def add(environ: Mapping[str, Any], headers: list[tuple[str, str]]) -> None:
+    """Add the headers of the rate limit to those of an answer."""
+    headers += environ.get(HEADERS_KEY, ())

@@ -13,8 +13,13 @@ WELL_FORMED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def register(app: Flask) -> None:
-    """Add the header to every answer of *app*."""
+    """Give each request of *app* its id."""
     app.wsgi_app = _Identify(app.wsgi_app)  # type: ignore[method-assign]
+
+
+def add(environ: dict[str, Any], headers: list[tuple[str, str]]) -> None:
+    """Add the header with the id of an answer's request."""
+    headers.append((REQUEST_ID_HEADER, environ[ENVIRON]))
 
 
 def current() -> str | None:
@@ -32,11 +37,7 @@ class _Identify:
         # Text of another form could forge lines of the log. An id must be unique, not secret, so
         # getrandbits is enough.
         given = environ.get("HTTP_X_REQUEST_ID", "")
-        mine = given if WELL_FORMED.fullmatch(given) else f"{getrandbits(128):032x}"
-        environ[ENVIRON] = mine
-
-        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            return start_response(status, [*headers, (REQUEST_ID_HEADER, mine)], exc_info)
-
-        answer: Iterable[bytes] = self._application(environ, start)
+        is_usable = WELL_FORMED.fullmatch(given)
+        environ[ENVIRON] = given if is_usable else f"{getrandbits(128):032x}"
+        answer: Iterable[bytes] = self._application(environ, start_response)
         return answer
