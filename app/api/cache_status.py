@@ -6,6 +6,7 @@ another request has loaded meanwhile.
 """
 
 import os
+from functools import cache
 from typing import Any
 
 from app.api import http
@@ -30,4 +31,9 @@ def add(environ: dict[str, Any], headers: list[tuple[str, str]]) -> None:
         found = "fwd=bypass" if environ["REQUEST_METHOD"] in ("GET", "HEAD") else "fwd=method"
     else:
         found = "hit" if is_kept else "fwd=miss"
-    headers.append((HEADER, f"greenline-{os.getpid()}; {found}"))
+    headers.append((HEADER, f"{_name()}; {found}"))
+
+
+@cache
+def _name() -> str:
+    return f"greenline-{os.getpid()}"
