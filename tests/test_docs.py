@@ -18,6 +18,7 @@ from bench import (
     api,
     article,
     cache,
+    cache_latency,
     contenders,
     copy,
     documents,
@@ -133,7 +134,7 @@ REQUIRED = {
     "bench-cache": [
         *cache.FLOORS.values(),
         cache.MAX_STAMPEDE,
-        cache.MAX_LATENCY_MS,
+        cache_latency.MAX_LATENCY_MS,
         cache.MAX_WRITERS_COST,
         cache.MAX_HIT_US,
         cache.MAX_MEMORY,

@@ -28,6 +28,9 @@ HEAD = struct.Struct("=qIH")  # of an entry: its number, the checksum and the le
 MAX_TAG_BYTES = ENTRY_BYTES - HEAD.size
 SIZE = FIRST + ENTRIES * ENTRY_BYTES
 EVERYTHING = b""
+# In place of the time of a confirmation: for the moment no process reads what is announced.
+INTERRUPTED = -1.0
+INTERRUPTED_STALE_S = 0.05
 
 _feeds: "weakref.WeakSet[Feed]" = weakref.WeakSet()
 
@@ -90,7 +93,7 @@ class Feed:
             fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        self._times[CONFIRMED] = 0.0  # it may be of an earlier boot
+        self._times[CONFIRMED] = INTERRUPTED  # the last leader may have been killed
         return True
 
     def resign(self) -> None:
@@ -109,6 +112,18 @@ class Feed:
         """Write that everything is invalid: announcements may have been lost."""
         with self._lock:
             self._write(EVERYTHING)
+
+    def interrupt(self) -> None:
+        """
+        Note that nothing is read for the moment: a value is used for ``INTERRUPTED_STALE_S``.
+        """
+        if not self._file.closed:
+            self._times[CONFIRMED] = INTERRUPTED
+
+    def resume(self) -> None:
+        """Note that announcements are read again, or never arrive: nothing is confirmed so far."""
+        if not self._file.closed:
+            self._times[CONFIRMED] = 0.0
 
     def confirm(self, asked_s: float) -> None:
         """
@@ -149,6 +164,8 @@ class Feed:
         :param now_s: the present time, float.
         :param confirmed_s: as :meth:`pull` has returned it.
         """
+        if confirmed_s == INTERRUPTED:
+            return now_s - begun_s < min(self.max_stale_s, INTERRUPTED_STALE_S)
         if confirmed_s > now_s:  # of an earlier boot
             confirmed_s = 0.0
         return now_s - max(begun_s, confirmed_s) < self.max_stale_s

@@ -15,7 +15,7 @@ from greenline.errors import GreenlineError
 
 log = logging.getLogger(__name__)
 
-ELECTION_S = 0.25  # between two attempts to become the leader
+ELECTION_S = 0.05  # between two attempts to become the leader
 RETRY_S = 0.5  # after an error
 
 

@@ -73,6 +73,7 @@ class Changes(Leader):
             self._asked = None  # requests have all connections; the stream can be read on
         except _NotAnnounced as error:
             self.forget(is_lost=False)
+            self.feed.resume()
             if not self._has_warned:
                 self._has_warned = True
                 log.warning("%s: a value of a cache is used for %g s", error, self.feed.max_stale_s)
@@ -83,6 +84,7 @@ class Changes(Leader):
         """Close the stream; what changes until another one is read is lost."""
         stream, self._stream, self._asked = self._stream, None, None
         if stream is not None:
+            self.feed.interrupt()
             self.feed.publish_everything()
             if is_lost:
                 log.warning("the change stream of MongoDB was lost: caches are emptied")
@@ -98,6 +100,7 @@ class Changes(Leader):
                 self._stream, self._client = _watch(database), database.client
                 # What was changed before is lost.
                 self.feed.publish_everything()
+                self.feed.resume()
             elif self._client is not database.client:
                 # The client was exchanged for a larger one, and is closed.
                 position, self._client = self._stream.resume_token, database.client

@@ -60,6 +60,7 @@ class Listener(Leader):
     def forget(self, *, is_lost: bool = True) -> None:
         """Leave the connection; what is announced until another one listens is lost."""
         if self._conn is not None:
+            self.feed.interrupt()
             self.feed.publish_everything()
             if is_lost:
                 log.warning("the connection that listened to Postgres was lost: caches are emptied")
@@ -83,7 +84,6 @@ class Listener(Leader):
             self._heartbeat(conn)
         else:
             conn.poll()
-            self._publish(conn)
 
     def _heartbeat(self, conn: Connection) -> None:
         self._asked_s = asked_s = monotonic()
@@ -93,17 +93,10 @@ class Listener(Leader):
             # The answer comes behind all that was announced before.
             cursor.execute("select %s in (select pg_listening_channels())", (self._channel,))
             listens = cursor.fetchone() == (True,)
-        self._publish(conn)
         if listens:
             self.feed.confirm(asked_s)
         else:
             self.forget()
-
-    def _publish(self, conn: Connection) -> None:
-        ours = [each for each in conn.notifies if each.channel == self._channel]
-        conn.notifies[:] = [each for each in conn.notifies if each.channel != self._channel]
-        lines = [line for each in ours for line in each.payload.split("\n")]
-        self.feed.publish(line.strip("\r") for line in lines)
 
     def _begin(self, conn: Connection, cursor: Any) -> bool:
         """Listen on a new connection; return whether announcements arrive on it."""
@@ -117,7 +110,9 @@ class Listener(Leader):
                     "is used for %g s",
                     self.feed.max_stale_s,
                 )
+            self.feed.resume()
             return False
+        conn.notifies = _Announcements(self.feed, self._channel)
         cursor.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
         # What was announced before is lost.
         self.feed.publish_everything()
@@ -125,3 +120,20 @@ class Listener(Leader):
         self._socket = socket.socket(fileno=os.dup(conn.fileno()))
         self._conn = conn
         return True
+
+
+class _Announcements(list[Any]):
+    """
+    In place of a connection's list of notifications: publish each in *feed* when it is received.
+
+    Any question over the connection may receive it, and the listener would not be woken.
+    """
+
+    def __init__(self, feed: Feed, channel: str) -> None:
+        super().__init__()
+        self._feed, self._channel = feed, channel
+
+    def append(self, received: Any) -> None:
+        """Publish what psycopg2 has received."""
+        if received.channel == self._channel:
+            self._feed.publish(line.strip("\r") for line in received.payload.split("\n"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import gevent
 import psycopg2
 import pytest
 
@@ -169,6 +170,23 @@ def test_a_connection_that_listens_no_more_confirms_nothing(server: Postgres, sh
     shop._opened._share.control.ask(unlisten)
     wait_until(lambda: shop.title() == "unheard", "the caches to be emptied")
     wait_until(shop.is_confirmed, "the listener")
+
+
+def test_an_announcement_is_published_whoever_receives_it(server: Postgres, shop: Shop) -> None:
+    """Any question over the control connection may; it wakes no listener."""
+    (listener,) = shop._opened._listeners
+    gevent.kill(listener._greenlet)
+    assert shop.title() == "old"
+    write(server.url, "update shelf set title = 'new'")
+    ask = shop._opened._share.control.ask
+    wait_until(lambda: ask(_ask_postgres) and shop.title() == "new", "the announcement")
+    assert shop.cache.stats()["loads"] == 2
+
+
+def _ask_postgres(conn: Connection) -> bool:
+    with conn.cursor() as cursor:
+        cursor.execute("select true")
+        return bool(cursor.fetchone()[0])
 
 
 def test_another_database_of_the_server_is_refused(server: Postgres, shop: Shop) -> None:

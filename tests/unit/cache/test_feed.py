@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from greenline.cache import Cache
-from greenline.cache.feed import ENTRIES, FIRST, MAX_TAG_BYTES, Feed
+from greenline.cache.feed import ENTRIES, FIRST, INTERRUPTED, MAX_TAG_BYTES, Feed
 from greenline.errors import ConfigError, StoreDown
 from tests.helpers.support import CHECKOUT, wait_until
 
@@ -128,6 +128,22 @@ def test_without_a_listener_a_value_is_used_for_a_while_only(host: Host) -> None
     assert loads(cache, 1)
 
 
+def test_while_announcements_are_not_read_a_value_is_used_for_an_instant(host: Host) -> None:
+    """A process knows that it does not read them; where they never arrive, only time counts."""
+    cache = host.cache()
+    host.writer.confirm(host.clock.now_s)
+    host.clock.now_s += 0.04
+    host.writer.interrupt()
+    assert not loads(cache, 1)
+    host.clock.now_s += 0.02
+    assert loads(cache, 1)
+    host.writer.resume()
+    host.clock.now_s += 1.9
+    assert not loads(cache, 1)
+    host.clock.now_s += 0.1
+    assert loads(cache, 1)
+
+
 def test_who_asks_waits_for_no_load_that_is_too_old(host: Host) -> None:
     """Its value would be."""
     cache, calls = Cache(MB, 60, feed=host.feed(), clock=host.clock), []
@@ -211,7 +227,7 @@ def test_a_time_of_an_earlier_boot_confirms_nothing(host: Host) -> None:
     host.clock.now_s += 2.0
     assert loads(cache, 1)
     assert host.writer.lead()
-    assert host.writer._times[3] == 0.0
+    assert host.writer._times[3] == INTERRUPTED
 
 
 @pytest.mark.parametrize("max_stale_s", [0, -1, float("inf"), float("nan")])
