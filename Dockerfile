@@ -12,19 +12,16 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends gcc libc6-dev libpq-dev \
  && (ls "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
      || apt-get install -y --no-install-recommends python3-dev)
+# What is compiled of our own, for COPY.
+COPY greenline/postgres/_copying.c /tmp/
+RUN gcc -shared -fPIC -O2 -I"$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
+      /tmp/_copying.c -o /tmp/_copying.abi3.so
 RUN python3 -m venv --copies /venv
 COPY requirements-build.txt requirements-image.txt /tmp/
 # Only what has one of the hashes comes in, and builds what has to be built.
 RUN /venv/bin/pip install --no-cache-dir --require-hashes -r /tmp/requirements-build.txt \
  && /venv/bin/pip install --no-cache-dir --require-hashes --use-pep517 --no-build-isolation \
-      -r /tmp/requirements-image.txt
-# What a wheel has compiled of greenline.
-COPY setup.py pyproject.toml README.md LICENSE /source/
-COPY greenline /source/greenline
-RUN /venv/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /tmp/wheel /source \
- && python3 -m zipfile -e /tmp/wheel/*.whl /tmp/wheel \
- && cd /tmp/wheel && mkdir /compiled && find greenline -name '*.so' -exec cp --parents {} /compiled \; \
- && ls /compiled/greenline/postgres/_copying.*.so \
+      -r /tmp/requirements-image.txt \
  && /venv/bin/pip uninstall -y setuptools pip
 
 FROM ${BASE} AS runtime
@@ -41,7 +38,7 @@ COPY --from=build /venv /venv
 WORKDIR /service
 COPY .flaskenv gunicorn.conf.py ./
 COPY greenline greenline
-COPY --from=build /compiled/greenline greenline
+COPY --from=build /tmp/_copying.abi3.so greenline/postgres/
 COPY config config
 COPY app app
 RUN python3 -m compileall -q greenline config app

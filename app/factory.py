@@ -105,17 +105,12 @@ def create_app(settings: Settings) -> Flask:
     adds: list[answer_headers.Add] = [request_id.add, security_headers.add]
     if settings.cache_bytes:
         adds.append(cache_status.add)
-    if settings.rate_limit is not None:
-        # Imported here: the library limits takes a third of a second to import.
-        from app.api import rate_limit
-
-        adds.append(rate_limit.add)
+    keys_store = Keys(postgres)
+    access = _access(settings, keys_store, resources, adds)
     answer_headers.register(app, adds)
     if settings.cors_origins:
         cors.register(app, settings.cors_origins)
     problems.register(app)
-    keys_store = Keys(postgres)
-    access = _access(settings, keys_store, resources)
     routes = Routes(app, access.guard, is_open=not settings.auth)
     app.extensions["operations"] = routes.operations
     stores = _stores(settings, postgres, mongo)
@@ -200,12 +195,21 @@ def counts_path(database_url: str) -> Path:
     return host_path(f"rate limit of {server_of(database_url)}{urlsplit(database_url).path}")
 
 
-def _access(settings: Settings, keys_store: Keys, resources: Resources) -> Access:
-    """Return the guard of the views, which also counts requests if ``RATE_LIMIT`` is set."""
+def _access(
+    settings: Settings,
+    keys_store: Keys,
+    resources: Resources,
+    adds: list[answer_headers.Add],
+) -> Access:
+    """
+    Return the guard of the views.
+
+    With ``RATE_LIMIT`` it also counts requests, and what adds the headers of that joins *adds*.
+    """
     find = keys_store.find if settings.auth else None
     if settings.rate_limit is None:
         return Access(find)
-    # Imported here, as in create_app().
+    # Imported here: the library limits takes a third of a second to import.
     from app.api import rate_limit
     from app.api.host_counts import HostCounts
 
@@ -217,4 +221,5 @@ def _access(settings: Settings, keys_store: Keys, resources: Resources) -> Acces
             shared = rate_limit.shared_storage(settings.rate_limit_storage)
     with RATE_LIMIT.named():
         limit = rate_limit.RateLimit(settings.rate_limit, own, shared)
+    adds.append(rate_limit.add)
     return Access(find, limit.take)

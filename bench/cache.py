@@ -57,7 +57,7 @@ MAX_HIT_US, MAX_WRITERS_COST, MAX_STAMPEDE, MAX_MEMORY = 15.0, 0.1, 3.0, 1.1
 BODY = json.dumps({"title": "Another title"})
 NOTES = f"""
 one worker of each, pools of {POOL_SIZE}
-one request in {WRITE_EVERY} is a PATCH of a book
+one request in {WRITE_EVERY} is a PATCH: of a book; beside pages, but the changed one, of a task
 a page has 91 to 100 books; changed page: one, which each write makes out of date
 hits: by the worker's own count; a read that waits for another one's load is none"""
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from bench.http_shapes import SMALL, STOCK, Shape
 from bench.report import OURS
-from bench.servers import Granian, Gunicorn, Server, Uvicorn, without_settings
+from bench.servers import ROOT, Granian, Gunicorn, Server, Uvicorn, without_settings
 
-ROOT = Path(__file__).resolve().parents[1]
 READY = "/"
 GREEN = ("--worker-class", "greenline.worker.GreenWorker")
 GEVENT = ("--worker-class", "gevent")

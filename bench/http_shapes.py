@@ -37,11 +37,10 @@ class Shape:
 
 
 SMALL = Shape("small-json", "/")
-PATH = Shape("path-query-header", "/items/17?name=ada", headers={"X-Request-Id": "r-17"})
 STREAM = Shape("stream", "/stream")
 SHAPES = (
     SMALL,
-    PATH,
+    Shape("path-query-header", "/items/17?name=ada", headers={"X-Request-Id": "r-17"}),
     Shape("post-json", "/echo", "POST", {"Content-Type": JSON}, json.dumps(BOOK)),
     Shape(
         "post-form",

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import OURS
-from bench.servers import Gunicorn, Server, Uvicorn
+from bench.servers import ROOT, Gunicorn, Server, Uvicorn
 
-ROOT = Path(__file__).resolve().parents[1]
 POOL_SIZE = 20
 MONGODB_POOL_SIZE = 100  # pymongo's own default
 THREADS = 40  # as many as FastAPI has for what blocks

@@ -177,7 +177,8 @@ class Cache:
                     entry = None
                 age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
                 flight = self._flights.get(key)
-                loads = flight is None or not self._is_current(flight, now_s, confirmed_s)
+                # An interrupted feed does not make the loads of one key many.
+                loads = flight is None or not self._is_current(flight, now_s, max(confirmed_s, 0.0))
                 if age_s < 0:
                     self._statistics.hits += 1
                 else:
@@ -219,7 +220,8 @@ class Cache:
         Return a decorator of functions, whose results it keeps by the function and its arguments.
 
         The arguments must be of types that cannot change, such as str and int. :meth:`invalidate`
-        takes the key that the function's ``key()`` returns for arguments.
+        takes the key that the function's ``key()`` returns for arguments. With arguments that make
+        a longer key than a cache has the function is called each time.
 
         :param tags: as of :meth:`get_or_load`.
         :param ttl_s: as of :meth:`get_or_load`.
@@ -227,6 +229,11 @@ class Cache:
 
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
             name = f"{function.__module__}.{function.__qualname__}"
+            if self._shared is not None and "<" in function.__qualname__:
+                raise TypeError(
+                    f"{name} may be another function in another worker: with shared_loads give it a"
+                    " name of its module, or call get_or_load()"
+                )
             number = next(self._functions)  # closures of one function have one name
             parameters = signature(function)
 
@@ -242,8 +249,11 @@ class Cache:
 
             @wraps(function)
             def call(*args: P.args, **kwargs: P.kwargs) -> T:
+                found = key(*args, **kwargs)
+                if len(found) > MAX_KEY_LENGTH:
+                    return function(*args, **kwargs)
                 return self.get_or_load(
-                    key(*args, **kwargs), lambda: function(*args, **kwargs), tags=tags, ttl_s=ttl_s
+                    found, lambda: function(*args, **kwargs), tags=tags, ttl_s=ttl_s
                 )
 
             call.key = key  # type: ignore[attr-defined]
@@ -283,7 +293,7 @@ class Cache:
             self._flights.clear()
 
     def _pull(self) -> float:
-        """Invalidate what the database has announced; return until when that is all, or 0."""
+        """Invalidate what the database has announced; return what :meth:`Feed.pull` returns."""
         return 0.0 if self._feed is None else self._feed.pull()
 
     def _is_current(
@@ -375,7 +385,7 @@ class Cache:
             # What this worker has seen invalidated since may be missing in it.
             found.begun_s > self._invalidated_s
             and now_s - found.begun_s < found.ttl_s
-            and self._is_current(found, now_s, confirmed_s)
+            and self._is_current(found, now_s, max(confirmed_s, 0.0))
         )
 
     def _end(self, key: str, flight: Flight, error: BaseException | None = None) -> None:

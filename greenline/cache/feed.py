@@ -14,13 +14,15 @@ import weakref
 from collections.abc import Iterable
 from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Protocol
 from zlib import crc32
 
 from greenline.slots.location import open_mapped, path
 
 # Cells of eight bytes behind the header: how many entries were ever written; when the leader last
-# confirmed them, seconds of CLOCK_MONOTONIC, which all processes of a host have in common.
+# confirmed them, seconds of CLOCK_MONOTONIC, which the processes of a host share. 0: never,
+# negative: since then no process reads what is announced.
 WRITTEN, CONFIRMED = 2, 3
 FIRST = 64  # the offset of the entries
 ENTRIES, ENTRY_BYTES = 2_048, 128
@@ -28,9 +30,8 @@ HEAD = struct.Struct("=qIH")  # of an entry: its number, the checksum and the le
 MAX_TAG_BYTES = ENTRY_BYTES - HEAD.size
 SIZE = FIRST + ENTRIES * ENTRY_BYTES
 EVERYTHING = b""
-# In place of the time of a confirmation: for the moment no process reads what is announced.
-INTERRUPTED = -1.0
-INTERRUPTED_STALE_S = 0.05
+# For a value while no process reads; not for longer, because it costs loads.
+INTERRUPTED_STALE_S, MAX_INTERRUPTED_S = 0.05, 10.0
 
 _feeds: "weakref.WeakSet[Feed]" = weakref.WeakSet()
 
@@ -50,7 +51,7 @@ class Feed:
     The invalidations of one database, as the processes of a host see them.
 
     :param key: of the database, the same in all processes, str.
-    :param max_stale_s: seconds for which a value may be returned while no process listens, float;
+    :param max_stale_s: seconds for which a value may be returned without a confirmation, float;
         they begin with its load. Default 2.
     :param folder: of the file, Path. Default: shared memory.
     :raises ConfigError: the file cannot be used; the text says why.
@@ -93,7 +94,7 @@ class Feed:
             fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        self._times[CONFIRMED] = INTERRUPTED  # the last leader may have been killed
+        self.interrupt()  # the last leader may have been killed
         return True
 
     def resign(self) -> None:
@@ -114,16 +115,13 @@ class Feed:
             self._write(EVERYTHING)
 
     def interrupt(self) -> None:
-        """
-        Note that nothing is read for the moment: a value is used for ``INTERRUPTED_STALE_S``.
-        """
-        if not self._file.closed:
-            self._times[CONFIRMED] = INTERRUPTED
+        """Note that from now on nothing is read, unless that is so already or was never read."""
+        if self._times[CONFIRMED] > 0:
+            self._note(-monotonic())
 
     def resume(self) -> None:
-        """Note that announcements are read again, or never arrive: nothing is confirmed so far."""
-        if not self._file.closed:
-            self._times[CONFIRMED] = 0.0
+        """Note that nothing is confirmed so far, or ever: a value is used for ``max_stale_s``."""
+        self._note(0.0)
 
     def confirm(self, asked_s: float) -> None:
         """
@@ -131,14 +129,18 @@ class Feed:
 
         :param asked_s: monotonic seconds, float.
         """
+        self._note(asked_s)
+
+    def _note(self, confirmed_s: float) -> None:
         if not self._file.closed:
-            self._times[CONFIRMED] = asked_s
+            self._times[CONFIRMED] = confirmed_s
 
     def pull(self) -> float:
         """
         Invalidate in the caches of this process what was written since the last call.
 
-        :returns: what was committed before is invalidated: monotonic seconds, float.
+        :returns: what was committed before is invalidated: monotonic seconds, float; 0: nothing is
+            known; negative: since then nothing is read.
         """
         # Read first: what is confirmed afterwards may rest on what is not read below.
         confirmed_s = float(self._times[CONFIRMED])
@@ -164,7 +166,7 @@ class Feed:
         :param now_s: the present time, float.
         :param confirmed_s: as :meth:`pull` has returned it.
         """
-        if confirmed_s == INTERRUPTED:
+        if confirmed_s < 0 <= now_s + confirmed_s < MAX_INTERRUPTED_S:
             return now_s - begun_s < min(self.max_stale_s, INTERRUPTED_STALE_S)
         if confirmed_s > now_s:  # of an earlier boot
             confirmed_s = 0.0

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.05
 HEARTBEAT_S, ANSWER_S = 0.25, 2.0
 UNSUPPORTED_RETRY_S = 30.0
+MAX_READ_S = 0.05  # then what was read is published, and more is read in the next step
 MAX_TAGS = 500  # of a step; beyond it everything is invalid
 EVERYTHING = ""
 # Only what names the document: the stream of a database has all of its writes.
@@ -70,6 +71,8 @@ class Changes(Leader):
             with deadline.limit(ANSWER_S):
                 self._read()
         except (PoolTimeout, DeadlineExceeded):
+            if self._stream is None:
+                raise  # another process may get a connection
             self._asked = None  # requests have all connections; the stream can be read on
         except _NotAnnounced as error:
             self.forget(is_lost=False)
@@ -107,13 +110,27 @@ class Changes(Leader):
                 self._stream = _watch(database, position)
             if monotonic() - self._heartbeat_s >= HEARTBEAT_S:
                 self._ask(database)
-            self.feed.publish(_changes(self._stream))
+            is_read = self._publish(self._stream)
         if not self._stream.alive:  # the database was dropped
             self.forget()
         # The stream has been read to its end since the majority was asked.
-        if self._asked is not None and self._is_past:
+        if is_read and self._asked is not None and self._is_past:
             self.feed.confirm(self._asked[0])
             self._asked = None
+
+    def _publish(self, stream: "DatabaseChangeStream[Document]") -> bool:
+        """Publish what has changed, in its order; return whether it was read to its end."""
+        found: dict[str, None] = {}
+        until_s = monotonic() + MAX_READ_S
+        try:
+            while (change := stream.try_next()) is not None:
+                found |= dict.fromkeys(_tags(change))
+                if monotonic() > until_s:
+                    return False
+            return True
+        finally:
+            # Also after an error: the stream does not return these changes again.
+            self.feed.publish(found if len(found) <= MAX_TAGS else [EVERYTHING])
 
     def _ask(self, database: Any) -> None:
         """Ask the primary which write is its last, and which one is the majority's last."""
@@ -142,14 +159,6 @@ def _watch(database: Any, resume_after: Any = None) -> "DatabaseChangeStream[Doc
         if error.timeout or resume_after is not None:
             raise
         raise _NotAnnounced(f"MongoDB has no change stream for us: {error}") from error
-
-
-def _changes(stream: "DatabaseChangeStream[Document]") -> list[str]:
-    """Return the keys and tags of what has changed, in its order."""
-    found: dict[str, None] = {}
-    while (change := stream.try_next()) is not None:
-        found |= dict.fromkeys(_tags(change))
-    return list(found) if len(found) <= MAX_TAGS else [EVERYTHING]
 
 
 def _tags(change: Mapping[str, Any]) -> list[str]:

@@ -99,8 +99,8 @@ class OpenMongo(Mongo):
         invalidates the key "COLLECTION ID" and the tag "COLLECTION", a dropped collection the tag
         "COLLECTION items" as well. A server without change streams announces nothing.
 
-        :param max_stale_s: seconds for which a value is used while nothing is announced, float;
-            they begin with its load. Default 2.
+        :param max_stale_s: seconds for which a value is used while the stream confirms nothing,
+            float; they begin with its load. Default 2.
         :raises ConfigError: the file that the processes share cannot be used.
         :raises PoolClosed: it is closed.
         """

@@ -276,8 +276,8 @@ class OpenPostgres(Postgres):
         One process of the host listens on the channel ``greenline_cache``, over its control
         connection, as long as this pool is open; where that has *resources*, after their start.
 
-        :param max_stale_s: seconds for which a value is used while the listener is away, float;
-            they begin with its load. Default 2.
+        :param max_stale_s: seconds for which a value is used while the listener hears nothing, not
+            even an answer, float; they begin with its load. Default 2.
         :raises ConfigError: the file that the processes share cannot be used, or the process has
             opened another database of the server before this one.
         :raises PoolClosed: it is closed.

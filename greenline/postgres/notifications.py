@@ -2,10 +2,11 @@
 Listen to what Postgres announces, over the control connection, and write it for all processes of
 the host into a :class:`~greenline.cache.feed.Feed`.
 
-One process of the host listens: the first one that asks, and another within a second of its end.
-Each answer of the server, at least every ``HEARTBEAT_S``, proves that all that was announced before
-has been read. Behind a pgbouncer that pools transactions no announcement arrives, so nothing is
-proved, and a value is used for ``max_stale_s``.
+One process of the host listens: the first one that asks, and another within a tenth of a second of
+its end. Each answer of the server, at least every ``HEARTBEAT_S``, proves that all that was
+announced before has been read. Behind a pgbouncer that pools transactions no announcement arrives,
+and a standby refuses to let a connection listen: nothing is proved, and a value is used for
+``max_stale_s``.
 """
 
 import logging
@@ -16,6 +17,7 @@ from time import monotonic
 from typing import Any
 
 import gevent
+import psycopg2
 from gevent.socket import wait_read
 from psycopg2 import sql
 
@@ -27,6 +29,7 @@ from greenline.postgres.control import Control
 
 log = logging.getLogger(__name__)
 
+# A payload has one tag or more, or keys, a line each; without one everything is invalid.
 CHANNEL = "greenline_cache"
 HEARTBEAT_S, ANSWER_S = 0.5, 2.0
 GATHER_S = 0.002  # announcements of many writers at once are read together
@@ -38,14 +41,12 @@ class Listener(Leader):
 
     :param control: the control connection of this worker.
     :param feed: of the database.
-    :param channel: of the announcements, str. Default ``greenline_cache``. A payload has one tag or
-        more, or keys, a line each; without one everything is invalid.
     """
 
-    def __init__(self, control: Control, feed: Feed, channel: str = CHANNEL) -> None:
+    def __init__(self, control: Control, feed: Feed) -> None:
         super().__init__(feed)
         self._control = control
-        self._channel = channel
+        self._announcements: _Announcements | None = None
         self._conn: Connection | None = None  # the one that listens
         self._socket: socket.socket | None = None
         self._asked_s = 0.0
@@ -60,6 +61,7 @@ class Listener(Leader):
     def forget(self, *, is_lost: bool = True) -> None:
         """Leave the connection; what is announced until another one listens is lost."""
         if self._conn is not None:
+            self._conn.notifies = []  # another process may be the one that publishes
             self.feed.interrupt()
             self.feed.publish_everything()
             if is_lost:
@@ -91,9 +93,9 @@ class Listener(Leader):
             if conn is not self._conn and not self._begin(conn, cursor):
                 return
             # The answer comes behind all that was announced before.
-            cursor.execute("select %s in (select pg_listening_channels())", (self._channel,))
+            cursor.execute("select %s in (select pg_listening_channels())", (CHANNEL,))
             listens = cursor.fetchone() == (True,)
-        if listens:
+        if listens and self._announcements is not None and not self._announcements.has_failed:
             self.feed.confirm(asked_s)
         else:
             self.forget()
@@ -103,23 +105,30 @@ class Listener(Leader):
         self.forget()
         cursor.execute("select pg_backend_pid()")
         if cursor.fetchone() != (conn.info.backend_pid,):
-            if not self._has_warned:
-                self._has_warned = True
-                log.warning(
-                    "behind a pgbouncer Postgres' announcements do not arrive: a value of a cache "
-                    "is used for %g s",
-                    self.feed.max_stale_s,
-                )
-            self.feed.resume()
+            self._go_without("behind a pgbouncer Postgres' announcements do not arrive")
             return False
-        conn.notifies = _Announcements(self.feed, self._channel)
-        cursor.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+        try:
+            cursor.execute(sql.SQL("listen {}").format(sql.Identifier(CHANNEL)))
+        except psycopg2.Error as error:
+            if conn.closed:
+                raise
+            # A standby does, and some proxies.
+            self._go_without(f"Postgres refuses to let us listen ({str(error).splitlines()[0]})")
+            return False
         # What was announced before is lost.
         self.feed.publish_everything()
         # A descriptor of our own: the driver may close its one while we wait.
         self._socket = socket.socket(fileno=os.dup(conn.fileno()))
+        conn.notifies = self._announcements = _Announcements(self.feed)
         self._conn = conn
         return True
+
+    def _go_without(self, why: str) -> None:
+        """Let time alone invalidate: no announcement arrives."""
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("%s: a value of a cache is used for %g s", why, self.feed.max_stale_s)
+        self.feed.resume()
 
 
 class _Announcements(list[Any]):
@@ -129,11 +138,18 @@ class _Announcements(list[Any]):
     Any question over the connection may receive it, and the listener would not be woken.
     """
 
-    def __init__(self, feed: Feed, channel: str) -> None:
+    has_failed = False
+
+    def __init__(self, feed: Feed) -> None:
         super().__init__()
-        self._feed, self._channel = feed, channel
+        self._feed = feed
 
     def append(self, received: Any) -> None:
         """Publish what psycopg2 has received."""
-        if received.channel == self._channel:
+        if received.channel != CHANNEL:
+            return
+        try:
             self._feed.publish(line.strip("\r") for line in received.payload.split("\n"))
+        except BaseException:
+            self.has_failed = True  # psycopg2 swallows the error
+            raise

@@ -128,6 +128,7 @@ def test_without_change_streams_a_value_is_used_for_max_stale_s(
     try:
         shop = Shop(opened)
         wait_until(lambda: "a value of a cache is used for 2 s" in caplog.text, "the warning")
+        assert shop.feed.pull() == 0.0
         assert shop.names() == 0
         with MongoClient(standalone_mongo.url) as client:
             client.changes.things.insert_one({})
@@ -222,6 +223,31 @@ def test_requests_that_have_all_connections_empty_no_cache(
     assert shop.name(2) == "old"
     assert shop.cache.stats()["loads"] == loads + 1
     assert caplog.text == ""
+
+
+def test_what_was_read_before_an_error_is_published(
+    shop: Shop, things: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream goes on behind it, and does not return it again."""
+    assert (shop.name(1), shop.name(2)) == ("old", "old")
+    (reader,) = shop.opened._readers
+    stream, read = reader._stream, list[Any]()
+    try_next = stream.try_next
+
+    def fail_at_the_end() -> Any:
+        change = try_next()
+        if change is None and read:
+            read.clear()
+            raise PoolTimeout
+        read.extend([change] if change else [])
+        return change
+
+    monkeypatch.setattr(stream, "try_next", fail_at_the_end)
+    loads = shop.cache.stats()["loads"]
+    things.update_one({"_id": 1}, {"$set": {"name": "new"}})
+    wait_until(lambda: shop.name(1) == "new", "the write", MAX_STALE_S + SLACK_S)
+    assert shop.name(2) == "old"
+    assert shop.cache.stats()["loads"] == loads + 1
 
 
 def test_another_primary_empties_the_caches(shop: Shop) -> None:

@@ -17,8 +17,9 @@ from greenline import postgres
 from greenline.cache import Cache
 from greenline.cache.feed import WRITTEN, Feed
 from greenline.errors import ConfigError, PoolClosed, StoreDown
-from greenline.postgres import OpenPostgres
+from greenline.postgres import OpenPostgres, notifications
 from greenline.postgres.connection import Connection
+from greenline.postgres.notifications import Listener
 from tests.helpers.support import CHECKOUT, wait_until
 
 MB = 1 << 20
@@ -178,9 +179,28 @@ def test_an_announcement_is_published_whoever_receives_it(server: Postgres, shop
     gevent.kill(listener._greenlet)
     assert shop.title() == "old"
     write(server.url, "update shelf set title = 'new'")
-    ask = shop._opened._share.control.ask
-    wait_until(lambda: ask(_ask_postgres) and shop.title() == "new", "the announcement")
-    assert shop.cache.stats()["loads"] == 2
+    ask, written = shop._opened._share.control.ask, shop.feed._cells[WRITTEN]
+    wait_until(lambda: ask(_ask_postgres) and shop.feed._cells[WRITTEN] > written, "it")
+    assert shop.title() == "new"
+    # From now on another process may listen.
+    listener.forget(is_lost=False)
+    written = shop.feed._cells[WRITTEN]
+    write(server.url, "update shelf set title = 'newer'")
+    assert ask(_ask_postgres)
+    assert shop.feed._cells[WRITTEN] == written
+
+
+def test_a_server_that_refuses_listen_leaves_it_to_time(
+    shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby does, and some proxies: it is said once, and values are used for their time."""
+    monkeypatch.setattr(notifications, "CHANNEL", "")  # which no server accepts
+    feed = Feed("another", 2.0, tmp_path)
+    listener = Listener(shop._opened._share.control, feed)
+    listener.start()
+    wait_until(lambda: "refuses to let us listen (zero-length" in caplog.text, "the refusal")
+    wait_until(lambda: feed.pull() == 0.0, "time alone")
+    listener.close()
 
 
 def _ask_postgres(conn: Connection) -> bool:
@@ -279,7 +299,7 @@ def test_a_lost_connection_empties_the_caches(
 
 
 def test_a_restart_of_postgres_is_survived(server: Postgres, shop: Shop, sockets: Path) -> None:
-    """Without it values are used for two seconds at most."""
+    """Without it values are used for an instant."""
     assert shop.title() == "old"
     server.kill()
     wait_until(lambda: shop.feed.pull() and len(shop.cache) == 0, "the caches to be emptied")
@@ -314,6 +334,7 @@ def test_behind_a_pgbouncer_a_value_is_used_for_a_while_only(
     shop = Shop(opened, opened.feed(max_stale_s=1.0))
     assert shop.title() == "old"
     wait_until(lambda: "behind a pgbouncer" in caplog.text, "the line")
+    assert shop.feed.pull() == 0.0
     write(server.url, "update shelf set title = 'new'")
     wait_until(lambda: shop.title() == "new", "its time")
     assert not shop.is_confirmed()

@@ -450,6 +450,28 @@ def test_closures_have_keys_of_their_own() -> None:
     assert (made(1)(5), made(2)(5)) == (5, 10)
 
 
+def test_a_closure_is_loaded_by_its_own_worker_alone() -> None:
+    """Another worker may have made its closures in another order: they would exchange values."""
+    cache = Cache(MB, 60, shared_loads="closures")
+    with pytest.raises(TypeError, match="may be another function in another worker"):
+        cache.cached()(lambda number: number)
+    assert cache._shared is not None
+    cache._shared.close()
+
+
+def test_with_arguments_that_make_too_long_a_key_a_function_is_called(clock: Clock) -> None:
+    """A client may choose them."""
+    cache, calls = Cache(MB, 60, clock=clock), []
+
+    @cache.cached()
+    def found(text: str) -> int:
+        calls.append(text)
+        return len(text)
+
+    assert [found("x" * 2_000), found("x" * 2_000), found("x")] == [2_000, 2_000, 1]
+    assert (len(calls), len(cache)) == (3, 1)
+
+
 def test_a_none_that_is_not_kept_leaves_no_older_value(clock: Clock) -> None:
     """It is not there any more."""
     cache = Cache(MB, 10, none_ttl_s=0, stale_s=5, stale_if_error_s=60, clock=clock)

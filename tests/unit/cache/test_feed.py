@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import greenline.cache.feed
 from greenline.cache import Cache
-from greenline.cache.feed import ENTRIES, FIRST, INTERRUPTED, MAX_TAG_BYTES, Feed
+from greenline.cache.feed import ENTRIES, FIRST, MAX_TAG_BYTES, Feed
 from greenline.errors import ConfigError, StoreDown
 from tests.helpers.support import CHECKOUT, wait_until
 
@@ -128,20 +130,61 @@ def test_without_a_listener_a_value_is_used_for_a_while_only(host: Host) -> None
     assert loads(cache, 1)
 
 
-def test_while_announcements_are_not_read_a_value_is_used_for_an_instant(host: Host) -> None:
-    """A process knows that it does not read them; where they never arrive, only time counts."""
+@pytest.mark.parametrize("how", ["interrupt", "lead"])
+def test_while_no_process_reads_a_value_is_used_for_an_instant(
+    host: Host, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process knows it: its connection is lost, or the leader was killed. It does not go on."""
+    monkeypatch.setattr(greenline.cache.feed, "monotonic", host.clock)
     cache = host.cache()
     host.writer.confirm(host.clock.now_s)
     host.clock.now_s += 0.04
-    host.writer.interrupt()
+    getattr(host.writer, how)()
     assert not loads(cache, 1)
     host.clock.now_s += 0.02
     assert loads(cache, 1)
+    host.clock.now_s += 9.9
+    host.writer.interrupt()  # nor does it begin anew
+    assert loads(cache, 1)
+    host.clock.now_s += 0.1
+    assert not loads(cache, 1)
+    host.clock.now_s += 2.0
+    assert loads(cache, 1)
+
+
+def test_where_announcements_never_arrive_only_time_counts(host: Host) -> None:
+    """From the beginning of the load, also where one process after another tries to listen."""
+    cache = host.cache()
+    host.writer.confirm(host.clock.now_s)
+    host.writer.interrupt()
     host.writer.resume()
+    assert host.writer.lead()
     host.clock.now_s += 1.9
     assert not loads(cache, 1)
     host.clock.now_s += 0.1
     assert loads(cache, 1)
+
+
+def test_an_interrupted_feed_makes_of_a_load_no_other_ones(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who ask wait for it, for as long as a value may be old."""
+    monkeypatch.setattr(greenline.cache.feed, "monotonic", host.clock)
+    cache = Cache(MB, 60, feed=host.feed(), clock=host.clock)
+    host.writer.confirm(host.clock.now_s)
+    host.writer.interrupt()
+    waiting = []
+
+    def slow() -> str:
+        host.clock.now_s += 1.0
+        waiting.append(threading.Thread(target=cache.get_or_load, args=("k", pytest.fail)))
+        waiting[0].start()
+        wait_until(lambda: cache.stats()["waits"] == 1, "it to wait")
+        return "slow"
+
+    assert cache.get_or_load("k", slow) == "slow"
+    waiting[0].join()
+    assert cache.stats()["loads"] == 1
 
 
 def test_who_asks_waits_for_no_load_that_is_too_old(host: Host) -> None:
@@ -227,7 +270,7 @@ def test_a_time_of_an_earlier_boot_confirms_nothing(host: Host) -> None:
     host.clock.now_s += 2.0
     assert loads(cache, 1)
     assert host.writer.lead()
-    assert host.writer._times[3] == INTERRUPTED
+    assert host.writer._times[3] < 0
 
 
 @pytest.mark.parametrize("max_stale_s", [0, -1, float("inf"), float("nan")])
