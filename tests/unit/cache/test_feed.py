@@ -152,8 +152,11 @@ def test_while_no_process_reads_a_value_is_used_for_an_instant(
     assert loads(cache, 1)
 
 
-def test_where_announcements_never_arrive_only_time_counts(host: Host) -> None:
+def test_where_announcements_never_arrive_only_time_counts(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the beginning of the load, also where one process after another tries to listen."""
+    monkeypatch.setattr(greenline.cache.feed, "monotonic", host.clock)
     cache = host.cache()
     host.writer.confirm(host.clock.now_s)
     host.writer.interrupt()
