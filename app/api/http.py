@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-from flask import Response, request
+from flask import Request, Response, request
 from gunicorn.http.errors import ParseException
 from msgspec import Struct
 from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
@@ -28,9 +28,10 @@ def body(type_: type[T]) -> T:
     :raises MalformedRequest: it is not JSON.
     :raises InvalidRequest: it does not have the type; the error lists every fault.
     """
-    if not request.is_json:
+    asked = request._get_current_object()  # type: ignore[attr-defined] # each use of the proxy costs
+    if not asked.is_json:
         raise UnsupportedMediaType("the body must be application/json")
-    sent = _sent()
+    sent = _sent(asked)
     try:
         return msgspec.json.decode(sent, type=type_)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
@@ -51,21 +52,22 @@ def _invalid(sent: bytes, type_: Any) -> InvalidRequest | MalformedRequest:
         return MalformedRequest(f"the body is not JSON: {error}")
 
 
-def _sent() -> bytes:
+def _sent(asked: Request) -> bytes:
     """
-    Return the request's body.
+    Return the body of *asked*.
 
     :raises MalformedRequest: its framing is broken.
     :raises RequestEntityTooLarge: it is longer than MAX_CONTENT_LENGTH.
     """
     try:
-        sent = request.get_data(cache=False)
+        sent = asked.get_data(cache=False)
     except ParseException as error:
         raise MalformedRequest(f"the body cannot be read: {error}") from error
     # Werkzeug truncates a chunked body at the limit without an error.
-    max_bytes = request.max_content_length
-    if request.content_length is None and max_bytes is not None and len(sent) >= max_bytes:
-        raise RequestEntityTooLarge
+    if asked.content_length is None:
+        max_bytes = asked.max_content_length
+        if max_bytes is not None and len(sent) >= max_bytes:
+            raise RequestEntityTooLarge
     return sent
 
 

@@ -24,12 +24,13 @@ def expected(named: Any = None) -> frozenset[int] | None:
     :param named: id of the item if it is addressed by a name. Default None.
     :raises InvalidRequest: If-None-Match has tags, which have a meaning only for GET.
     """
-    if "HTTP_IF_NONE_MATCH" in request.environ:
+    environ = http.environ()
+    if "HTTP_IF_NONE_MATCH" in environ:
         if request.if_none_match.star_tag:
             # The request requires that there is no item: no version is allowed.
             return frozenset()
         raise InvalidRequest("If-None-Match with a tag is for GET; here it can only be *")
-    if "HTTP_IF_MATCH" not in request.environ:
+    if "HTTP_IF_MATCH" not in environ:
         return None
     tags = request.if_match
     if tags.star_tag:
