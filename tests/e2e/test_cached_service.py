@@ -89,6 +89,7 @@ def book(shop: Shop) -> int:
 
 
 def test_an_item_and_a_first_page_are_kept(shop: Shop, book: int) -> None:
+    assert shop.ask("GET", f"/books/{book}")[2] == "fwd=miss"
     for path in (f"/books/{book}", "/books?limit=5", "/authors/1", "/genres", "/agents/1"):
         shop.keep(path)
 

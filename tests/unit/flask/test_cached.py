@@ -123,6 +123,7 @@ def test_a_kept_response_answers_if_none_match(make: Any) -> None:
         ({"Host": "a.example"}, {"Host": "b.example"}),
         ({}, {"X-Forwarded-Host": "evil.example"}),
         ({}, {"X-Forwarded-Proto": "https"}),
+        ({}, {"X-Forwarded-Port": "444"}),
         ({}, {"X-Forwarded-Prefix": "/evil"}),
         ({}, {"Forwarded": "host=evil.example"}),
         ({"Accept-Language": "de"}, {"Accept-Language": "en"}),
