@@ -59,7 +59,7 @@ NOTES = f"""
 one worker of each, pools of {POOL_SIZE}
 one request in {WRITE_EVERY} is a PATCH: of a book; beside pages, but the changed one, of a task
 a page has 91 to 100 books; changed page: one, which each write makes out of date
-hits: by the worker's own count; a read that waits for another one's load is none"""
+hits: reads that cause no load, by the worker's own count; those that wait for one are among them"""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _compete(
         more: dict[str, Any] = {}
         if before:
             grown = {name: value - before[name] for name, value in counts(server).items()}
-            share = grown["hits_total"] / (OPERATIONS * (1 - 1 / WRITE_EVERY))
+            share = 1 - grown["loads_total"] / (OPERATIONS * (1 - 1 / WRITE_EVERY))
             hits.append(share)
             more = {"hits": round(share, 3)}
         rows[who].append(report.row(work.name, who, result, server.rss_mb(), **more))
@@ -192,7 +192,8 @@ def _compete(
         print(f"{what}, over none: {ratio:.2f}", flush=True)
     else:
         found.verdicts.append(promises.at_least(f"{what}, over none", ratio, FLOORS[work.name]))
-        if abs(statistics.median(hits) - work.hits) > 0.03:
+        # Many clients that wait for one load make these more.
+        if abs(statistics.median(hits) - work.hits) > 0.05:
             found.invalid(f"{what}: {statistics.median(hits):.1%} hits, not {work.hits:.0%}")
     size = counts(servers[OURS])
     if size["bytes"] > size["bytes_max"]:

@@ -102,7 +102,8 @@ class Cached(Generic[I]):
     @contextmanager
     def _writes(self, ids: Sequence[Any] = (), *, everything: bool = False) -> Iterator[None]:
         """Forget what the block changes, whether it succeeds or not: its answer may be lost."""
-        self._forget(ids, everything)
+        # Not before: until the write is acknowledged the older state is right, and a load that has
+        # begun before the end is not kept.
         try:
             yield
         finally:
