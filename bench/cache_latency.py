@@ -178,9 +178,9 @@ def _listener(server: Server) -> int:
     """Return the process id of the worker that listens."""
     assert server.process is not None
     arbiter = server.process.pid
-    workers = Path(f"/proc/{arbiter}/task/{arbiter}/children").read_text().split()
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
+        workers = Path(f"/proc/{arbiter}/task/{arbiter}/children").read_text().split()
         locks = re.findall(r"FLOCK +ADVISORY +WRITE (\d+) ", Path("/proc/locks").read_text())
         if both := set(locks) & set(workers):
             return int(both.pop())
