@@ -177,8 +177,7 @@ class Cache:
                     entry = None
                 age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
                 flight = self._flights.get(key)
-                # An interrupted feed does not make the loads of one key many.
-                loads = flight is None or not self._is_current(flight, now_s, max(confirmed_s, 0.0))
+                loads = flight is None or not self._may_wait_for(flight, now_s, confirmed_s)
                 if age_s < 0:
                     self._statistics.hits += 1
                 else:
@@ -302,6 +301,11 @@ class Cache:
         """Return False where the database may have changed it since."""
         return self._feed is None or self._feed.is_current(loaded.begun_s, now_s, confirmed_s)
 
+    def _may_wait_for(self, load: Flight | Loaded, now_s: float, confirmed_s: float) -> bool:
+        """Return whether another caller may take what *load* gives."""
+        # While the feed is interrupted too: the loads of one key must not become many.
+        return self._is_current(load, now_s, max(confirmed_s, 0.0))
+
     def _kept_for_an_error(self, key: str) -> Kept | None:
         """Return what may be returned in place of the error of a load that has ended now."""
         confirmed_s = self._pull()
@@ -385,7 +389,7 @@ class Cache:
             # What this worker has seen invalidated since may be missing in it.
             found.begun_s > self._invalidated_s
             and now_s - found.begun_s < found.ttl_s
-            and self._is_current(found, now_s, max(confirmed_s, 0.0))
+            and self._may_wait_for(found, now_s, confirmed_s)
         )
 
     def _end(self, key: str, flight: Flight, error: BaseException | None = None) -> None:

@@ -29,6 +29,7 @@ class Leader:
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self._pid = os.getpid()
+        self._has_warned = False
         self._greenlet = gevent.Greenlet(self._run)
 
     def start(self) -> None:
@@ -60,6 +61,13 @@ class Leader:
         :param is_lost: whether it is an error, which is logged. Default True.
         """
         raise NotImplementedError
+
+    def go_without(self, why: str) -> None:
+        """Let time alone invalidate, because no announcement arrives; *why* is logged once."""
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("%s: a value of a cache is used for %g s", why, self.feed.max_stale_s)
+        self.feed.resume()
 
     def _run(self) -> None:
         # A forked child has the greenlet as well, and the parent's connection.

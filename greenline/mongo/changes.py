@@ -63,7 +63,6 @@ class Changes(Leader):
         self._asked: tuple[float, Any] | None = None  # when, and the primary's last write then
         self._is_past = False  # the majority has that write
         self._heartbeat_s = 0.0
-        self._has_warned = False
 
     def step(self) -> None:
         """Read what has changed, and wait for more."""
@@ -76,10 +75,7 @@ class Changes(Leader):
             self._asked = None  # requests have all connections; the stream can be read on
         except _NotAnnounced as error:
             self.forget(is_lost=False)
-            self.feed.resume()
-            if not self._has_warned:
-                self._has_warned = True
-                log.warning("%s: a value of a cache is used for %g s", error, self.feed.max_stale_s)
+            self.go_without(str(error))
             gevent.sleep(UNSUPPORTED_RETRY_S)
         gevent.sleep(POLL_S)
 

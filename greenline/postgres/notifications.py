@@ -50,7 +50,6 @@ class Listener(Leader):
         self._conn: Connection | None = None  # the one that listens
         self._socket: socket.socket | None = None
         self._asked_s = 0.0
-        self._has_warned = False
 
     def step(self) -> None:
         """Read what was announced, and wait for more."""
@@ -105,7 +104,7 @@ class Listener(Leader):
         self.forget()
         cursor.execute("select pg_backend_pid()")
         if cursor.fetchone() != (conn.info.backend_pid,):
-            self._go_without("behind a pgbouncer Postgres' announcements do not arrive")
+            self.go_without("behind a pgbouncer Postgres' announcements do not arrive")
             return False
         try:
             cursor.execute(sql.SQL("listen {}").format(sql.Identifier(CHANNEL)))
@@ -113,7 +112,7 @@ class Listener(Leader):
             if conn.closed:
                 raise
             # A standby does, and some proxies.
-            self._go_without(f"Postgres refuses to let us listen ({str(error).splitlines()[0]})")
+            self.go_without(f"Postgres refuses to let us listen ({str(error).splitlines()[0]})")
             return False
         # What was announced before is lost.
         self.feed.publish_everything()
@@ -122,13 +121,6 @@ class Listener(Leader):
         conn.notifies = self._announcements = _Announcements(self.feed)
         self._conn = conn
         return True
-
-    def _go_without(self, why: str) -> None:
-        """Let time alone invalidate: no announcement arrives."""
-        if not self._has_warned:
-            self._has_warned = True
-            log.warning("%s: a value of a cache is used for %g s", why, self.feed.max_stale_s)
-        self.feed.resume()
 
 
 class _Announcements(list[Any]):
