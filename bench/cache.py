@@ -265,9 +265,9 @@ def writers(found: report.Report, folder: Path, rounds: int) -> None:
         with service(env, folder, LARGE_BYTES) as server:
             urls = [f"PATCH {server.url}/books/{number}" for number in range(1, BOOKS + 1)]
             load.run(urls, BOOKS, WRITERS, body=BODY)
-            for _, each in interleaved(list(spent), rounds):
+            for _, each in interleaved(list(spent), 3 * rounds):
                 turn(each)
-                run = load.run(urls, 3 * BOOKS, WRITERS, body=BODY)
+                run = load.run(urls, 2 * BOOKS, WRITERS, body=BODY)
                 if problem := refused(load.together([run], WRITERS).answers):
                     found.invalid(f"writers: {problem}")
                 spent[each].append(len(run.answers) / run.seconds)

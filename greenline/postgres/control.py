@@ -33,6 +33,7 @@ from greenline.slots import Slot, SlotTable
 ON_CONNECT_TIMEOUT_S = 5.0
 CANCEL_TIMEOUT_S = 5.0
 CONTROL_CLOSE_S = 1.0
+MAX_READS = 10  # of one look at a connection
 
 T = TypeVar("T")
 
@@ -200,15 +201,19 @@ class Control:
 
 def _has_ended(conn: Connection) -> bool:
     """Return whether the server has ended the connection, which is idle; read what it announces."""
-    if not is_dead(conn):
-        return False
     conn.notices = []
-    try:
-        conn.poll()  # a notification is something to read as well
-    except Error:
-        return True
-    # The server says that it ends the connection a moment before it closes it.
-    return bool(conn.notices) or is_dead(conn)
+    # Readable is its end, or an announcement, behind which its end or another one may have come.
+    for _ in range(MAX_READS):
+        if not is_dead(conn):
+            return False
+        try:
+            conn.poll()
+        except Error:
+            return True
+        # The server says that it ends the connection a moment before it closes it.
+        if conn.notices:
+            return True
+    return False  # announcements that do not cease: it is alive
 
 
 def _is_idle(conn: Connection) -> bool:

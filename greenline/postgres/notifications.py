@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 # A payload has one tag or more, or keys, a line each; without one everything is invalid.
 CHANNEL = "greenline_cache"
 HEARTBEAT_S, ANSWER_S = 0.5, 2.0
-GATHER_S = 0.002  # announcements of many writers at once are read together
+GATHER_S = 0.02  # between two reads: announcements of many writers at once are read together
 
 
 class Listener(Leader):
@@ -49,7 +49,7 @@ class Listener(Leader):
         self._announcements: _Announcements | None = None
         self._conn: Connection | None = None  # the one that listens
         self._socket: socket.socket | None = None
-        self._asked_s = 0.0
+        self._asked_s = self._read_s = 0.0
 
     def step(self) -> None:
         """Read what was announced, and wait for more."""
@@ -78,13 +78,14 @@ class Listener(Leader):
         elif left_s > 0:
             with suppress(TimeoutError):
                 wait_read(self._socket.fileno(), timeout=left_s, timeout_exc=TimeoutError())
-                gevent.sleep(GATHER_S)
+                gevent.sleep(max(self._read_s + GATHER_S - monotonic(), 0))
 
     def _read(self, conn: Connection) -> None:
         if conn is not self._conn or monotonic() - self._asked_s >= HEARTBEAT_S:
             self._heartbeat(conn)
         else:
             conn.poll()
+        self._read_s = monotonic()
 
     def _heartbeat(self, conn: Connection) -> None:
         self._asked_s = asked_s = monotonic()

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import gevent
@@ -18,6 +19,7 @@ from greenline.cache import Cache
 from greenline.cache.feed import WRITTEN, Feed
 from greenline.errors import ConfigError, PoolClosed, StoreDown
 from greenline.postgres import OpenPostgres, notifications
+from greenline.postgres.clean import is_dead
 from greenline.postgres.connection import Connection
 from greenline.postgres.notifications import Listener
 from tests.helpers.support import CHECKOUT, wait_until
@@ -140,6 +142,51 @@ def test_a_write_of_another_program_is_seen(
     wait_until(lambda: shop.title() == seen, "the write")
     assert time.monotonic() - written_s < 0.1 + 1.0
     assert shop.cache.stats()["loads"] == 2
+
+
+def test_an_announcement_that_follows_another_one_is_not_the_end_of_the_connection(
+    server: Postgres, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while the connection is looked at, and the caches are not emptied for it."""
+    backend, poll, sent = shop.backend(), Connection.poll, 0
+
+    def followed(conn: Connection) -> int:
+        nonlocal sent
+        found = poll(conn)
+        if sent < 3:
+            sent += 1
+            write(server.url, "notify greenline_cache, 'shelf'")
+            assert wait_until(partial(is_dead, conn), "the announcement")
+        return found
+
+    monkeypatch.setattr(Connection, "poll", followed)
+    write(server.url, "notify greenline_cache, 'shelf'")
+    wait_until(lambda: sent == 3, "the announcements")
+    assert shop.backend() == backend
+
+
+def test_announcements_of_many_writers_are_read_together(
+    server: Postgres, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the worker that listens is woken by each of a thousand commits a second."""
+    reads = 0
+    step = Listener.step
+
+    def counted(listener: Listener) -> None:
+        nonlocal reads
+        reads += 1
+        step(listener)
+
+    monkeypatch.setattr(Listener, "step", counted)
+    backend, before, began_s = shop.backend(), shop.feed._cells[WRITTEN], time.monotonic()
+    with closing(psycopg2.connect(server.url)) as conn, conn.cursor() as cursor:
+        conn.autocommit = True
+        for _ in range(500):
+            cursor.execute("notify greenline_cache, 'shelf'")
+    wait_until(lambda: shop.feed._cells[WRITTEN] >= before + 500, "all of them")
+    took_s = time.monotonic() - began_s
+    assert 0 < reads <= took_s / notifications.GATHER_S + took_s / notifications.HEARTBEAT_S + 2
+    assert shop.backend() == backend
 
 
 def test_what_was_not_committed_or_has_another_tag_changes_nothing(
