@@ -51,6 +51,7 @@ from app.store.states import States
 from app.store.tasks import Tasks
 from config import Settings
 from config.settings import RATE_LIMIT, RATE_LIMIT_STORAGE
+from greenline.cache import Cache
 from greenline.flask import Flask
 from greenline.lifecycle import Resources
 from greenline.mongo import OpenMongo
@@ -157,9 +158,6 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     )
     if not settings.cache_bytes:
         return stores
-    # Imported here: most services keep nothing.
-    from greenline.cache import Cache
-
     max_bytes = settings.cache_bytes if mongo is None else max(settings.cache_bytes // 2, 1)
     # Workers of one service whose documents and pages are alike share what they load.
     documents = "".join(read(f"{store.name}/document") for store in stores[:4])

@@ -5,11 +5,8 @@ The store is asked at most once in ``KEY_TTL_S`` for each key, so a key that is 
 or narrowed is refused within that time by all workers.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from functools import wraps
-from hashlib import sha256
+from functools import partial, wraps
 from time import monotonic
 from typing import Any
 
@@ -21,11 +18,10 @@ from app.api.operations import Scope, View
 from app.errors import Forbidden, InvalidToken, Unauthorized
 from app.store import tokens
 from app.store.keys import Grant
-from greenline.errors import DeadlineExceeded, StoreError, Unavailable
-from greenline.hub import deadline
+from greenline.cache import Cache
 
 KEY_TTL_S = 1.0
-MAX_REMEMBERED_KEYS = 10_000
+REMEMBERED_BYTES = 10_000_000  # of about ten thousand keys
 SCHEME = "Bearer "
 USUAL = f"{SCHEME}gl_"
 
@@ -97,19 +93,6 @@ def _address(environ: Mapping[str, Any]) -> str:
     return f"address {environ.get('REMOTE_ADDR', '')}"
 
 
-class _Question:
-    """A lookup of a token: pending, then answered with a grant (None: unknown) or an error."""
-
-    __slots__ = ("answered", "error", "grant", "until", "waited_for")
-
-    def __init__(self, until: float) -> None:
-        self.until = until
-        self.answered = False
-        self.grant: Grant | None = None
-        self.error: BaseException | None = None
-        self.waited_for = threading.Event()
-
-
 class Known:
     """
     A cache of grants, by the hash of the token.
@@ -123,12 +106,9 @@ class Known:
 
     def __init__(self, find: Find, clock: Callable[[], float] = monotonic) -> None:
         self._find = find
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._questions: OrderedDict[bytes, _Question] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._questions)
+        # The time counts from the question, not from the answer: a slow store must not prolong the
+        # life of a revoked key.
+        self._cache = Cache(REMEMBERED_BYTES, KEY_TTL_S, name="keys", clock=clock)
 
     def grant(self, header: str | None) -> Grant:
         """
@@ -145,14 +125,12 @@ class Known:
         if not header.startswith(USUAL):
             header = SCHEME + bearer(header)
         token = header[len(SCHEME) :]
+        # Text without the form of a key costs no query and no place in the cache.
+        if tokens.prefix_of(token) is None:
+            raise InvalidToken
         # By hash: the cache holds no usable token.
-        digest = sha256(token.encode("latin-1", "replace")).digest()
-        # Read without the lock: a dict lookup is atomic, and an answered lookup never changes.
-        question = self._questions.get(digest)
-        if question is not None and question.answered and self._clock() < question.until:
-            grant = question.grant
-        else:
-            grant = self._ask(token, digest)
+        digest = tokens.digest(token).hex()
+        grant: Grant | None = self._cache.get_or_load(digest, partial(self._find, token))
         if grant is None:
             raise InvalidToken
         return grant
@@ -171,54 +149,6 @@ class Known:
             yield part
             if scope not in self.grant(header).scopes:
                 raise Forbidden(scope)
-
-    def _ask(self, token: str, digest: bytes) -> Grant | None:
-        """Ask the store, or wait for the answer of a lookup in progress."""
-        # Text without the form of a key costs no query and no entry of the cache.
-        if tokens.prefix_of(token) is None:
-            return None
-        while True:
-            # Critical section: exactly one request begins a lookup. The store is asked outside.
-            with self._lock:
-                known = self._questions.get(digest)
-                if known is None or self._clock() >= known.until:
-                    question = self._begin(digest)
-                else:
-                    question = known
-            if question is not known:
-                return self._answer(question, token, digest)
-            if not question.waited_for.wait(deadline.remaining()):
-                raise DeadlineExceeded
-            if question.error is None:
-                return question.grant
-            if isinstance(question.error, StoreError | Unavailable):
-                raise type(question.error)(str(question.error)) from question.error
-            # The request that asked was interrupted, by its own deadline for example. That says
-            # nothing about the token, so one of the waiting requests asks again.
-
-    def _begin(self, digest: bytes) -> _Question:
-        # The time counts from the question, not from the answer: a slow store must not prolong the
-        # life of a revoked key.
-        question = self._questions[digest] = _Question(self._clock() + KEY_TTL_S)
-        self._questions.move_to_end(digest)
-        if len(self._questions) > MAX_REMEMBERED_KEYS:
-            self._questions.popitem(last=False)
-        return question
-
-    def _answer(self, question: _Question, token: str, digest: bytes) -> Grant | None:
-        try:
-            question.grant = self._find(token)
-            question.answered = True
-            return question.grant
-        except BaseException as error:
-            # An outage is not cached: the next request asks again. The entry may be a newer one.
-            question.error = error
-            with self._lock:
-                if self._questions.get(digest) is question:
-                    del self._questions[digest]
-            raise
-        finally:
-            question.waited_for.set()
 
 
 def bearer(header: str) -> str:

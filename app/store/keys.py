@@ -6,11 +6,11 @@ overlap. Answers are not cached here: :mod:`app.api.access` does that, for a lim
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec import Struct
 from psycopg2.extensions import connection as Connection
 
 from app.errors import InvalidRequest
@@ -26,8 +26,7 @@ _FIND_BY_PREFIX = read("api_keys/find")
 _EXISTS = read("api_keys/exists")
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """
     A valid key.
 

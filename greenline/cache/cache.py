@@ -34,8 +34,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_KEY_LENGTH = 1_024
-# Memory of an entry beside its key and value: objects of this module, dicts of cachetools.
-ENTRY_BYTES, TAG_BYTES = 380, 350  # of a tag that no other entry has
+# Memory of an entry beside its key and value: objects of this module, dicts of cachetools; of its
+# place at a tag; and of a tag, however many have it.
+ENTRY_BYTES, PLACE_BYTES, TAG_BYTES = 380, 75, 235
 
 _caches: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 
@@ -136,7 +137,7 @@ class Cache:
 
     def size(self) -> dict[str, int]:
         """Return the number of values, and the bytes that they and the cache may take."""
-        size_bytes = int(self._entries.currsize)
+        size_bytes = self._entries.size_bytes()
         return {"values": len(self), "size_bytes": size_bytes, "max_bytes": self.max_bytes}
 
     def get_or_load(
@@ -152,7 +153,8 @@ class Cache:
 
         Of the callers that find no value, one loads. The others wait for it, each until its own
         deadline, and get its value, or its error, which is not kept. If that one is interrupted, by
-        its deadline or because its client has gone, another takes over.
+        its deadline or because its client has gone, another takes over. A caller that asks when the
+        load has taken *ttl_s* already begins another one.
 
         :param key: at most 1,024 characters, str.
         :param load: returns the value. One that can change must be picklable, and each caller but
@@ -184,7 +186,8 @@ class Cache:
                     if flight is None or loads:
                         if flight is not None:
                             flight.is_valid = False  # nothing invalidates it from now on
-                        flight = self._flights[key] = Flight(tags, now_s)
+                        fresh_s = self.ttl_s if ttl_s is None else ttl_s
+                        flight = self._flights[key] = Flight(tags, now_s, fresh_s)
                         self._statistics.loads += 1
                     if age_s < self.stale_s:
                         self._statistics.stale += 1
@@ -195,11 +198,11 @@ class Cache:
             assert flight is not None  # noqa: S101 # nosec B101
             if entry is not None and age_s < self.stale_s:
                 if loads:
-                    self._load_apart(key, flight, load, ttl_s)
+                    self._load_apart(key, flight, load)
                 return entry.kept.value()  # type: ignore[no-any-return]
             try:
                 if loads:
-                    return self._load(key, flight, load, ttl_s)
+                    return self._load(key, flight, load)
                 if flight.loader == threading.get_ident():
                     raise RuntimeError(f"the load of {key!r} asks for {key!r} itself")
                 if (kept := flight.wait()) is not None:
@@ -302,9 +305,11 @@ class Cache:
         return self._feed is None or self._feed.is_current(loaded.begun_s, now_s, confirmed_s)
 
     def _may_wait_for(self, load: Flight | Loaded, now_s: float, confirmed_s: float) -> bool:
-        """Return whether another caller may take what *load* gives."""
+        """Return whether a caller that asks now may take what *load* gives."""
         # While the feed is interrupted too: the loads of one key must not become many.
-        return self._is_current(load, now_s, max(confirmed_s, 0.0))
+        return now_s - load.begun_s < load.ttl_s and self._is_current(
+            load, now_s, max(confirmed_s, 0.0)
+        )
 
     def _kept_for_an_error(self, key: str) -> Kept | None:
         """Return what may be returned in place of the error of a load that has ended now."""
@@ -320,14 +325,12 @@ class Cache:
             self._statistics.stale += 1
             return entry.kept  # type: ignore[no-any-return]
 
-    def _load_apart(
-        self, key: str, flight: Flight, load: Callable[[], object], ttl_s: float | None
-    ) -> None:
+    def _load_apart(self, key: str, flight: Flight, load: Callable[[], object]) -> None:
         """Load in a thread, which is a greenlet where the standard library is patched."""
 
         def run() -> None:
             try:
-                self._load(key, flight, load, ttl_s)
+                self._load(key, flight, load)
             except Exception:
                 log.warning("no new value was loaded for the stale one of %r", key, exc_info=True)
 
@@ -337,26 +340,25 @@ class Cache:
         except RuntimeError as error:  # there are too many threads
             self._end(key, flight, error)
 
-    def _load(self, key: str, flight: Flight, load: Callable[[], T], ttl_s: float | None) -> T:
+    def _load(self, key: str, flight: Flight, load: Callable[[], T]) -> T:
         flight.loader = threading.get_ident()
         try:
             if self._shared is None:
-                value = self._loaded(key, flight, load, ttl_s)
+                value = self._loaded(key, flight, load)
             else:
-                value = self._load_once(self._shared, key, flight, load, ttl_s)
+                value = self._load_once(self._shared, key, flight, load)
         except BaseException as error:
             self._end(key, flight, error)
             raise
         self._end(key, flight)
         return value
 
-    def _loaded(self, key: str, flight: Flight, load: Callable[[], T], ttl_s: float | None) -> T:
+    def _loaded(self, key: str, flight: Flight, load: Callable[[], T]) -> T:
         value = load()
         flight.kept = kept = keep(value)
-        if ttl_s is None or value is None:
-            ttl_s = self._none_ttl_s if value is None else self.ttl_s
-        flight.ttl_s = ttl_s
-        self._keep(key, flight, kept, ttl_s)
+        if value is None:
+            flight.ttl_s = self._none_ttl_s
+        self._keep(key, flight, kept, flight.ttl_s)
         return value
 
     def _load_once(
@@ -365,7 +367,6 @@ class Cache:
         key: str,
         flight: Flight,
         load: Callable[[], T],
-        ttl_s: float | None,
     ) -> T:
         """Load, or take what another worker of the host loads at this moment."""
         with shared.turn(key) as found:
@@ -375,7 +376,7 @@ class Cache:
                 self._keep(key, flight, found.kept, found.ttl_s)
                 return found.kept.value()  # type: ignore[no-any-return]
             flight.begun_s = self._clock()
-            value = self._loaded(key, flight, load, ttl_s)
+            value = self._loaded(key, flight, load)
             self._pull()
             if flight.kept is not None and flight.is_valid:
                 shared.publish(key, Loaded(flight.kept, flight.begun_s, flight.ttl_s))
@@ -387,9 +388,7 @@ class Cache:
         now_s = self._clock()
         return (
             # What this worker has seen invalidated since may be missing in it.
-            found.begun_s > self._invalidated_s
-            and now_s - found.begun_s < found.ttl_s
-            and self._may_wait_for(found, now_s, confirmed_s)
+            found.begun_s > self._invalidated_s and self._may_wait_for(found, now_s, confirmed_s)
         )
 
     def _end(self, key: str, flight: Flight, error: BaseException | None = None) -> None:
@@ -405,13 +404,14 @@ class Cache:
         flight.end()
 
     def _keep(self, key: str, flight: Flight, kept: Kept, ttl_s: float) -> None:
-        size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + TAG_BYTES * len(flight.tags)
+        size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + PLACE_BYTES * len(flight.tags)
         entry = Entry(kept, flight.begun_s, ttl_s, flight.tags, size_bytes)
         with self._lock:
             if not flight.is_valid:
                 return
-            self._statistics.too_large += size_bytes > self.max_bytes
-            if size_bytes > self.max_bytes or ttl_s == 0:
+            is_too_large = size_bytes + TAG_BYTES * len(flight.tags) > self.max_bytes
+            self._statistics.too_large += is_too_large
+            if is_too_large or ttl_s == 0:
                 self._entries.pop(key, None)
                 return
             self._entries[key] = entry
@@ -423,20 +423,28 @@ class _Entries(LRUCache):  # type: ignore[type-arg]
     def __init__(self, max_bytes: int, statistics: CacheStatistics) -> None:
         super().__init__(max_bytes, lambda entry: entry.size_bytes)
         self._statistics = statistics
-        self.tagged: dict[str, set[str]] = {}  # the keys by tag
+        # The keys by tag: a set would take more memory.
+        self.tagged: dict[str, dict[str, None]] = {}
 
     def __setitem__(self, key: str, entry: Entry) -> None:
         self.pop(key, None)  # with its tags, which may be others
         super().__setitem__(key, entry)
         for tag in entry.tags:
-            self.tagged.setdefault(tag, set()).add(key)
+            self.tagged.setdefault(tag, {})[key] = None
+        # The entry alone fits, so it stays.
+        while self.size_bytes() > self.maxsize:
+            self.popitem()
+
+    def size_bytes(self) -> int:
+        """Return the memory of the entries and of their tags."""
+        return int(self.currsize) + TAG_BYTES * len(self.tagged)
 
     def __delitem__(self, key: str) -> None:
         entry = LRUCache.__getitem__(self, key)
         super().__delitem__(key)
         for tag in entry.tags:
             keys = self.tagged[tag]
-            keys.discard(key)
+            keys.pop(key, None)
             if not keys:
                 del self.tagged[tag]
 

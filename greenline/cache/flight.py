@@ -29,17 +29,18 @@ class Flight:
 
     :param tags: of the value.
     :param begun_s: when it began, float monotonic seconds.
+    :param ttl_s: seconds from then on for which the value is fresh, float.
     """
 
     __slots__ = ("_ended", "begun_s", "error", "is_valid", "kept", "loader", "tags", "ttl_s")
 
-    def __init__(self, tags: Collection[str], begun_s: float) -> None:
+    def __init__(self, tags: Collection[str], begun_s: float, ttl_s: float) -> None:
         self.tags = tags
         self.begun_s = begun_s
+        self.ttl_s = ttl_s
         self.loader: int | None = None  # the identity of its greenlet or thread
         self.is_valid = True  # until its key or one of its tags is invalidated
         self.kept: Kept | None = None
-        self.ttl_s = 0.0  # for how long that is fresh
         self.error: BaseException | None = None
         self._ended = threading.Event()
 

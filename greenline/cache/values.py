@@ -7,7 +7,7 @@ caller gets a copy, which it may change. Only what a process of this user has pi
 
 import pickle  # nosec B403
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -75,10 +75,10 @@ def _is_frozen(value: Any) -> bool:
     return parts is not None and all(map(_is_frozen, parts))
 
 
-def _parts(value: Any) -> Sequence[Any] | None:
-    """Return what a tuple or a frozen Struct consists of; None: it is neither."""
+def _parts(value: Any) -> Collection[Any] | None:
+    """Return what a tuple, a frozenset or a frozen Struct consists of; None: it is none of them."""
     kind = type(value)
-    if kind is tuple:
+    if kind is tuple or kind is frozenset:
         return value  # type: ignore[no-any-return]
     # One with a __dict__ may have attributes beside its fields.
     if (

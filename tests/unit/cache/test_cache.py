@@ -574,6 +574,30 @@ def test_the_least_recently_used_make_room() -> None:
     assert len(cache) == 0
 
 
+def test_a_load_that_takes_longer_than_its_value_is_fresh_is_not_waited_for(clock: Clock) -> None:
+    """Its value would be older than any that the cache returns."""
+    cache, begun = Cache(MB, 10, clock=clock), []
+    ends = {1: Event(), 2: Event()}
+
+    def load() -> int:
+        number = len(begun) + 1
+        begun.append(number)
+        ends[number].wait()
+        return number
+
+    waiting = []
+    for clock.now_s in (0.0, 9.0, 10.0, 19.0):
+        waiting.append(gevent.spawn(cache.get_or_load, "k", load))
+        gevent.sleep(0)
+    assert begun == [1, 2]
+    ends[2].set()
+    gevent.sleep(0)
+    ends[1].set()
+    gevent.joinall(waiting, timeout=40, raise_error=True)
+    assert [each.value for each in waiting] == [1, 1, 2, 2]
+    assert cache.get_or_load("k", lambda: pytest.fail("the second one is kept")) == 2
+
+
 def test_a_value_that_has_become_too_large_leaves_no_older_one(clock: Clock) -> None:
     """Not even for the case of an error."""
     cache = Cache(10_000, 10, stale_if_error_s=60, clock=clock)
@@ -586,8 +610,9 @@ def test_a_value_that_has_become_too_large_leaves_no_older_one(clock: Clock) -> 
         cache.get_or_load("k", load)
 
 
+@pytest.mark.parametrize("alike", [1, 5, 1_000_000], ids=["own tag", "tag of five", "one tag"])
 @pytest.mark.parametrize("value_bytes", [10, 1_000, 20_000])
-def test_the_memory_is_the_bound(value_bytes: int) -> None:
+def test_the_memory_is_the_bound(value_bytes: int, alike: int) -> None:
     """Within 10 %, as Python counts it, with keys and tags."""
     max_bytes = 4 * MB
     gc.collect()
@@ -598,7 +623,7 @@ def test_the_memory_is_the_bound(value_bytes: int) -> None:
     while not cache.stats()["evictions"]:
         number += 1
         key, value = f"book {number}", b"%0*d" % (value_bytes, number)
-        cache.get_or_load(key, lambda value=value: value, tags=[f"t{number}"])
+        cache.get_or_load(key, lambda value=value: value, tags=[f"t{number // alike}"])
     gc.collect()
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
