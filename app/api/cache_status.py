@@ -1,8 +1,7 @@
 """
 Say in ``Cache-Status`` (:rfc:`9211`) whether an answer comes from the cache of the worker.
 
-Each worker has its own, so the name of the cache has the worker's process id. A hit is also what
-another request has loaded meanwhile.
+Each worker has its own, so the name of the cache has the worker's process id.
 """
 
 import os
@@ -12,25 +11,26 @@ from typing import Any
 from app.api import http
 
 HEADER = "Cache-Status"
-ENVIRON = "greenline.is_kept"
+ENVIRON = "greenline.cached"
+FORWARDED = {"miss": "fwd=miss", "collapsed": "fwd=miss; collapsed"}
 
 
-def note(is_kept: bool) -> None:
+def note(where: str) -> None:
     """
     Note where the answer of the current request comes from.
 
-    :param is_kept: it was in the cache.
+    :param where: as :meth:`greenline.cache.Cache.get_or_load` notes it.
     """
-    http.environ()[ENVIRON] = is_kept
+    http.environ()[ENVIRON] = where
 
 
 def add(environ: dict[str, Any], headers: list[tuple[str, str]]) -> None:
     """Add the header to those of an answer."""
-    is_kept = environ.get(ENVIRON)
-    if is_kept is None:
+    where = environ.get(ENVIRON)
+    if where is None:
         found = "fwd=bypass" if environ["REQUEST_METHOD"] in ("GET", "HEAD") else "fwd=method"
     else:
-        found = "hit" if is_kept else "fwd=miss"
+        found = FORWARDED.get(where, "hit")
     headers.append((HEADER, f"{_name()}; {found}"))
 
 

@@ -25,7 +25,7 @@ from app.store.ports import (
 
 # Beyond it a page is not kept: a filter may have 2,000 characters.
 MAX_NAME_LENGTH = 1_000
-Note = Callable[[bool], None]
+Note = Callable[[str], None]
 
 
 class Cached(Generic[I]):
@@ -34,8 +34,8 @@ class Cached(Generic[I]):
 
     :param repository: reads and writes.
     :param cache: keeps what is read.
-    :param note: is called at each read of what is kept, with whether it was in the cache, or
-        another request has loaded it meanwhile, bool.
+    :param note: is called at each read of what is kept, as that of
+        :meth:`greenline.cache.Cache.get_or_load`.
     :param changes: tags of other resources that a write changes as well. Default none.
     """
 
@@ -86,18 +86,7 @@ class Cached(Generic[I]):
             return self._repository.delete_where(filters)
 
     def _kept(self, key: str, load: Callable[[], T], tags: tuple[str, ...]) -> T:
-        is_kept = True
-
-        def loaded() -> T:
-            nonlocal is_kept
-            is_kept = False
-            self._note(False)
-            return load()
-
-        found = self._cache.get_or_load(key, loaded, tags=tags)
-        if is_kept:
-            self._note(True)
-        return found
+        return self._cache.get_or_load(key, load, tags=tags, note=self._note)
 
     @contextmanager
     def _writes(self, ids: Sequence[Any] = (), *, everything: bool = False) -> Iterator[None]:

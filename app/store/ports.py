@@ -222,8 +222,15 @@ class NamedItems(Repository[I], NamedRepository, Protocol[I]):
 class Cache(Protocol):
     """Keep values by key, as :class:`greenline.cache.Cache` does."""
 
-    def get_or_load(self, key: str, load: Callable[[], T], *, tags: Collection[str] = ()) -> T:
-        """Return the value of *key*, from the cache or from *load*."""
+    def get_or_load(
+        self,
+        key: str,
+        load: Callable[[], T],
+        *,
+        tags: Collection[str] = (),
+        note: Callable[[str], object] = bool,
+    ) -> T:
+        """Return the value of *key*, from the cache or from *load*; *note* gets which."""
         ...
 
     def invalidate(self, key: str | None = None, *, tag: str | None = None) -> None:

@@ -147,6 +147,7 @@ class Cache:
         *,
         tags: Collection[str] = (),
         ttl_s: float | None = None,
+        note: Callable[[str], object] = bool,
     ) -> T:
         """
         Return the value of *key*, from the cache or from *load*.
@@ -161,6 +162,9 @@ class Cache:
             the one that loads gets a copy.
         :param tags: names under which :meth:`invalidate` finds the value, besides its key.
         :param ttl_s: seconds for which the value is fresh, float. Default: the cache's.
+        :param note: is called with where the value comes from: "hit", "stale" (after its time),
+            "collapsed" (it is waited for) or "miss" (it is loaded); the last call counts. Default:
+            does nothing.
         :raises NotKept: the value cannot be kept: a generator, a file, a connection.
         :raises DeadlineExceeded: the caller's deadline passed while another one loaded.
         :raises RuntimeError: *load* asks for the key that it loads.
@@ -194,12 +198,15 @@ class Cache:
                     elif not loads:
                         self._statistics.waits += 1
             if entry is not None and age_s < 0:
+                note("hit")
                 return entry.kept.value()  # type: ignore[no-any-return]
             assert flight is not None  # noqa: S101 # nosec B101
             if entry is not None and age_s < self.stale_s:
+                note("stale")
                 if loads:
                     self._load_apart(key, flight, load)
                 return entry.kept.value()  # type: ignore[no-any-return]
+            note("miss" if loads else "collapsed")
             try:
                 if loads:
                     return self._load(key, flight, load)
@@ -213,6 +220,7 @@ class Cache:
                 kept = self._kept_for_an_error(key)
                 if kept is None:
                     raise
+                note("stale")
                 return kept.value()  # type: ignore[no-any-return]
 
     def cached(

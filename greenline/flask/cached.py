@@ -39,13 +39,12 @@ STATUS = "Cache-Status"
 
 
 class Stored(NamedTuple):
-    """A response: status line, headers, body, when its view began and ended, monotonic seconds."""
+    """A response: status line, headers, body, and when its view began, monotonic seconds."""
 
     status: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
     begun_s: float
-    ended_s: float
 
 
 def cached(
@@ -92,8 +91,12 @@ def cached(
             key = "" if refused else _key(view, environ, varied, scope)
             if refused or len(key) > MAX_KEY_LENGTH:
                 return ask(refused or "bypass")
-            asked_s = monotonic()
+            asked_s, came = monotonic(), ""
             mine: list[flask.Response | HTTPException] = []
+
+            def note(where: str) -> None:
+                nonlocal came
+                came = where
 
             def load() -> tuple[Any, ...] | None:
                 try:
@@ -107,7 +110,7 @@ def cached(
                 return found and tuple(found)  # of a plain tuple the cache makes no copies
 
             try:
-                stored = cache.get_or_load(key, load, tags=tags, ttl_s=ttl_s)
+                stored = cache.get_or_load(key, load, tags=tags, ttl_s=ttl_s, note=note)
             except NotShared:
                 stored = None
             if mine:
@@ -118,7 +121,7 @@ def cached(
             if stored is None:
                 return ask("uri-miss")
             fresh_s = cache.ttl_s if ttl_s is None else ttl_s
-            return _again(Stored._make(stored), environ, asked_s, fresh_s)
+            return _again(Stored._make(stored), environ, came, fresh_s)
 
         return answer
 
@@ -192,7 +195,7 @@ def _stored(
     left_out = ("date", "server", STATUS.lower())
     kept = [each for each in headers if not is_hop_by_hop_header(each[0])]
     kept = [each for each in kept if each[0].lower() not in left_out]
-    return Stored(response.status, tuple(kept), response.get_data(), begun_s, monotonic())
+    return Stored(response.status, tuple(kept), response.get_data(), begun_s)
 
 
 def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:
@@ -202,11 +205,11 @@ def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:
     return response.make_conditional(environ)
 
 
-def _again(stored: Stored, environ: dict[str, Any], asked_s: float, fresh_s: float) -> Response:
-    """Return a response that was kept."""
+def _again(stored: Stored, environ: dict[str, Any], came: str, fresh_s: float) -> Response:
+    """Return a response that was kept, or that another request has loaded."""
     age_s = monotonic() - stored.begun_s
-    is_collapsed = stored.ended_s >= asked_s
-    came = "fwd=uri-miss; collapsed" if is_collapsed else f"hit; ttl={int(fresh_s - age_s)}"
-    headers = [*stored.headers, ("Age", str(int(age_s))), (STATUS, f"greenline; {came}")]
+    hit = f"hit; ttl={int(fresh_s - age_s)}"
+    status = "fwd=uri-miss; collapsed" if came == "collapsed" else hit
+    headers = [*stored.headers, ("Age", str(int(age_s))), (STATUS, f"greenline; {status}")]
     response = flask.current_app.response_class(stored.body, stored.status, headers)
     return _conditional(response, environ)

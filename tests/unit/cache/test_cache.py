@@ -574,6 +574,24 @@ def test_the_least_recently_used_make_room() -> None:
     assert len(cache) == 0
 
 
+def test_where_a_value_comes_from_is_noted(clock: Clock) -> None:
+    """In the words of RFC 9211, and a value of another time is stale."""
+    cache, load = Cache(MB, 10, stale_if_error_s=60, clock=clock), Loads(blocks=True)
+    noted: list[list[str]] = [[], [], [], []]
+
+    def ask(number: int) -> str:
+        return cache.get_or_load("k", load, note=noted[number].append)
+
+    waiting = [gevent.spawn(ask, 0), gevent.spawn(ask, 1)]
+    gevent.sleep(0)
+    load.may_end.set()
+    gevent.joinall(waiting, timeout=40, raise_error=True)
+    ask(2)
+    clock.now_s, load.error = 10.0, StoreDown()
+    ask(3)
+    assert noted == [["miss"], ["collapsed"], ["hit"], ["miss", "stale"]]
+
+
 def test_a_load_that_takes_longer_than_its_value_is_fresh_is_not_waited_for(clock: Clock) -> None:
     """Its value would be older than any that the cache returns."""
     cache, begun = Cache(MB, 10, clock=clock), []

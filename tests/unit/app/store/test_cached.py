@@ -85,18 +85,18 @@ def numbers() -> Numbers:
 
 
 @pytest.fixture
-def notes() -> list[bool]:
+def notes() -> list[str]:
     return []
 
 
 @pytest.fixture
-def cached(numbers: Numbers, notes: list[bool]) -> CachedNamed[str]:
+def cached(numbers: Numbers, notes: list[str]) -> CachedNamed[str]:
     return CachedNamed(numbers, Cache(1 << 20, 60), notes.append, ["others"])
 
 
-def test_an_item_is_read_once(cached: Cached[str], numbers: Numbers, notes: list[bool]) -> None:
+def test_an_item_is_read_once(cached: Cached[str], numbers: Numbers, notes: list[str]) -> None:
     assert [cached.get(1).json, cached.get(1).json] == [b"one", b"one"]
-    assert (numbers.reads, notes) == (1, [False, True])
+    assert (numbers.reads, notes) == (1, ["miss", "hit"])
 
 
 def test_what_is_missing_is_asked_for_again(cached: Cached[str], numbers: Numbers) -> None:
@@ -112,11 +112,11 @@ def shown(cached: Cached[str], listing: Listing = LISTING, name: str = "") -> tu
 
 
 def test_each_first_page_is_kept_under_its_name(
-    cached: Cached[str], numbers: Numbers, notes: list[bool]
+    cached: Cached[str], numbers: Numbers, notes: list[str]
 ) -> None:
     for name in ("", "limit=5", "", "limit=5"):
         assert shown(cached, name=name) == (b"one", b"two")
-    assert (numbers.reads, notes) == (2, [False, False, True, True])
+    assert (numbers.reads, notes) == (2, ["miss", "miss", "hit", "hit"])
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_each_first_page_is_kept_under_its_name(
     ids=["number", "after", "before", "a long filter"],
 )
 def test_other_pages_are_not_kept(
-    cached: Cached[str], numbers: Numbers, notes: list[bool], other: Listing, name: str
+    cached: Cached[str], numbers: Numbers, notes: list[str], other: Listing, name: str
 ) -> None:
     shown(cached, other, name)
     shown(cached, other, name)
