@@ -7,7 +7,7 @@ invents them gets a response of its own.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import wraps
+from functools import lru_cache, wraps
 from time import monotonic
 from typing import Any, NamedTuple, ParamSpec
 
@@ -20,6 +20,7 @@ from werkzeug.wrappers import Response
 from greenline.cache.cache import MAX_KEY_LENGTH, Cache
 from greenline.cache.flight import NotShared
 from greenline.flask import environ as current_environ
+from greenline.flask.response import ResponseFactory
 
 P = ParamSpec("P")
 
@@ -39,9 +40,10 @@ STATUS = "Cache-Status"
 
 
 class Stored(NamedTuple):
-    """A response: status line, headers, body, and when its view began, monotonic seconds."""
+    """A response: status line and code, headers, body, when its view began, monotonic seconds."""
 
     status: str
+    code: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
     begun_s: float
@@ -192,10 +194,10 @@ def _stored(
     if response.status_code == 200 and "ETag" not in headers:
         response.add_etag()
     headers[STATUS] = f"{headers[STATUS]}; stored"
-    left_out = ("date", "server", STATUS.lower())
+    left_out = ("content-length", "date", "server", STATUS.lower())
     kept = [each for each in headers if not is_hop_by_hop_header(each[0])]
     kept = [each for each in kept if each[0].lower() not in left_out]
-    return Stored(response.status, tuple(kept), response.get_data(), begun_s)
+    return Stored(response.status, response.status_code, tuple(kept), response.get_data(), begun_s)
 
 
 def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:
@@ -210,6 +212,19 @@ def _again(stored: Stored, environ: dict[str, Any], came: str, fresh_s: float) -
     age_s = monotonic() - stored.begun_s
     hit = f"hit; ttl={int(fresh_s - age_s)}"
     status = "fwd=uri-miss; collapsed" if came == "collapsed" else hit
-    headers = [*stored.headers, ("Age", str(int(age_s))), (STATUS, f"greenline; {status}")]
-    response = flask.current_app.response_class(stored.body, stored.status, headers)
+    more = ("Age", str(int(age_s))), (STATUS, f"greenline; {status}")
+    response_class = flask.current_app.response_class
+    make = _factory(response_class)
+    if make.works:
+        response = make(stored.body)
+        response._status, response._status_code = stored.status, stored.code
+        length = ("Content-Length", str(len(stored.body)))
+        response.headers._list[:] = [*stored.headers, length, *more]
+    else:
+        response = response_class(stored.body, stored.status, [*stored.headers, *more])
     return _conditional(response, environ)
+
+
+@lru_cache(64)
+def _factory(response_class: type[Any]) -> ResponseFactory:
+    return ResponseFactory(response_class, None)
