@@ -213,7 +213,7 @@ def _again(stored: Stored, environ: dict[str, Any], came: str, fresh_s: float) -
     hit = f"hit; ttl={int(fresh_s - age_s)}"
     status = "fwd=uri-miss; collapsed" if came == "collapsed" else hit
     more = ("Age", str(int(age_s))), (STATUS, f"greenline; {status}")
-    response_class = flask.current_app.response_class
+    response_class: Any = flask.current_app.response_class
     make = _factory(response_class)
     if make.works:
         response = make(stored.body)
