@@ -17,7 +17,7 @@ import re
 import signal
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
@@ -30,18 +30,19 @@ WORKERS = 3  # one may be killed
 LATENCIES, EVENTS, WATCHED_S, PATIENCE_S = 300, 10, 2.0, 20.0
 MAX_LATENCY_MS = 100.0
 BODY = json.dumps({"title": "Another title"})
+BOOKS = [f"/books/{number}" for number in range(1, 51)]
 BROKEN = (OSError, http.client.HTTPException, ServerError)
 
 
 class _Connection:
     """One that stays with its worker."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, path: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         self._connection.connect()
         self._connection.auto_open = 0  # else it would be to any worker after a close
         try:
-            _, self.worker = self.ask("GET", "/books/1")
+            _, self.worker = self.ask("GET", path)
         except BaseException:
             self.close()
             raise
@@ -66,12 +67,14 @@ class Pair:
     Connections to two workers of *server*, made again where one breaks.
 
     :param server: the service.
+    :param paths: of items, which are kept and have a title.
     :param avoided: the name of a worker that is neither of the two, str. Default none.
     :raises ServerError: there were no two within ``PATIENCE_S``.
     """
 
-    def __init__(self, server: Server, avoided: str = "") -> None:
+    def __init__(self, server: Server, paths: Sequence[str], avoided: str = "") -> None:
         self._server = server
+        self._paths = paths
         self._writer = self._connect(avoided)
         self._reader = self._connect(avoided, self._writer.worker)
 
@@ -81,7 +84,7 @@ class Pair:
 
         :raises ServerError: no write, or no read after it, has succeeded within ``PATIENCE_S``.
         """
-        path, until_s = f"/books/{number % 50 + 1}", time.monotonic() + PATIENCE_S
+        path, until_s = self._paths[number % len(self._paths)], time.monotonic() + PATIENCE_S
         while time.monotonic() < until_s:
             try:
                 self._reader.ask("GET", path)
@@ -116,7 +119,7 @@ class Pair:
         until_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < until_s:
             with suppress(*BROKEN):
-                one = _Connection(self._server.port)
+                one = _Connection(self._server.port, self._paths[0])
                 if one.worker not in avoided:
                     return one
                 one.close()
@@ -124,21 +127,31 @@ class Pair:
         raise ServerError("no other worker has answered")
 
 
-def measure(found: report.Report, server: Server, restart: Callable[[], None]) -> None:
+def at_rest(found: report.Report, server: Server, what: str, paths: Sequence[str]) -> None:
     """
-    Measure the latencies.
+    Measure the latencies while nothing interrupts the listener.
+
+    :param found: gets the verdict.
+    :param server: the service with ``WORKERS`` workers.
+    :param what: is written, str.
+    :param paths: of the items that are written.
+    """
+    with closing(Pair(server, paths)) as pair:
+        took_s = sorted(map(pair.latency_s, range(LATENCIES)))
+    p50, p99 = percentile_ms(took_s, 0.5), percentile_ms(took_s, 0.99)
+    print(f"{what} that is written is read from the other worker after {p50} ms (p50)", flush=True)
+    verdict = f"{what} that is written and that the other worker reads, ms, p99"
+    found.verdicts.append(promises.at_most(verdict, p99 or 0.0, MAX_LATENCY_MS))
+
+
+def interrupted(found: report.Report, server: Server, restart: Callable[[], None]) -> None:
+    """
+    Measure the latencies of books after each interruption.
 
     :param found: gets the verdicts.
     :param server: the service with ``WORKERS`` workers.
     :param restart: restarts its Postgres.
     """
-    pair = Pair(server)
-    took_s = sorted(map(pair.latency_s, range(LATENCIES)))
-    pair.close()
-    p50, p99 = percentile_ms(took_s, 0.5), percentile_ms(took_s, 0.99)
-    print(f"a write is read from the other worker after {p50} ms (p50), {p99} ms (p99)", flush=True)
-    what = "a write that the other worker reads, ms, p99"
-    found.verdicts.append(promises.at_most(what, p99 or 0.0, MAX_LATENCY_MS))
 
     def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
@@ -165,7 +178,7 @@ def measure(found: report.Report, server: Server, restart: Callable[[], None]) -
 def _latencies_s(server: Server, event: Callable[[int], None]) -> list[float]:
     """Return the latencies of the writes after *event*, of one at least."""
     listener = _listener(server)
-    with closing(Pair(server, f"greenline-{listener}")) as pair:
+    with closing(Pair(server, BOOKS, f"greenline-{listener}")) as pair:
         event(listener)
         until_s = time.monotonic() + WATCHED_S
         found = [pair.latency_s(0)]
