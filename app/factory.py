@@ -2,6 +2,7 @@
 
 import logging
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -17,7 +18,6 @@ from app.api import (
     forwarded,
     genres,
     keys,
-    listing,
     messages,
     openapi,
     ops,
@@ -45,8 +45,6 @@ from app.store.keys import Keys
 from app.store.messages import Messages
 from app.store.ports import NamedItems, Repository
 from app.store.products import Products
-from app.store.queries import read
-from app.store.schema import REVISIONS
 from app.store.states import States
 from app.store.tasks import Tasks
 from config import Settings
@@ -159,10 +157,12 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     if not settings.cache_bytes:
         return stores
     max_bytes = settings.cache_bytes if mongo is None else max(settings.cache_bytes // 2, 1)
-    # Workers of one service whose documents and pages are alike share what they load.
-    documents = "".join(read(f"{store.name}/document") for store in stores[:4])
-    pages = Path(listing.__file__).read_text(encoding="utf-8")
-    shared = f"{settings.database_url} {settings.mongodb_uri} {REVISIONS[-1]} {documents} {pages}"
+    # Workers of one service whose code is alike share what they load.
+    code = sha256()
+    for source in sorted(Path(__file__).parent.rglob("*")):
+        if source.suffix in (".py", ".sql"):
+            code.update(source.read_bytes())
+    shared = f"{settings.database_url} {settings.mongodb_uri} {code.hexdigest()}"
 
     def cache_of(opened: OpenPostgres | OpenMongo, name: str) -> Cache:
         loads, feed = f"{shared}, {name}", opened.feed()

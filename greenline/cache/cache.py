@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 MAX_KEY_LENGTH = 1_024
 # Memory of an entry beside its key and value: objects of this module, dicts of cachetools; of its
-# place at a tag; and of a tag, however many have it.
-ENTRY_BYTES, PLACE_BYTES, TAG_BYTES = 380, 75, 235
+# place at a tag; and of a tag, however many have it; beside the text of the tags.
+ENTRY_BYTES, PLACE_BYTES, TAG_BYTES = 380, 20, 180
 
 _caches: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 
@@ -103,7 +103,7 @@ class Cache:
         self.name = name
         self.max_bytes = max_bytes
         self.ttl_s = ttl_s
-        self._none_ttl_s = ttl_s if none_ttl_s is None else none_ttl_s
+        self._none_ttl_s = none_ttl_s
         self.stale_s = stale_s
         self._stale_if_error_s = stale_if_error_s
         self._clock = clock
@@ -155,20 +155,21 @@ class Cache:
         Of the callers that find no value, one loads. The others wait for it, each until its own
         deadline, and get its value, or its error, which is not kept. If that one is interrupted, by
         its deadline or because its client has gone, another takes over. A caller that asks when the
-        load has taken *ttl_s* already begins another one.
+        load has taken so long that its value would be too old to be returned begins another one.
 
         :param key: at most 1,024 characters, str.
         :param load: returns the value. One that can change must be picklable, and each caller but
             the one that loads gets a copy.
-        :param tags: names under which :meth:`invalidate` finds the value, besides its key.
+        :param tags: names under which :meth:`invalidate` finds the value, besides its key; as long
+            as a key at most.
         :param ttl_s: seconds for which the value is fresh, float. Default: the cache's.
         :param note: is called with where the value comes from: "hit", "stale" (after its time),
-            "collapsed" (it is waited for) or "miss" (it is loaded); the last call counts. Default:
-            does nothing.
+            "collapsed" (another caller has loaded it, or another worker) or "miss" (it is loaded
+            now); the last call counts. Default: does nothing.
         :raises NotKept: the value cannot be kept: a generator, a file, a connection.
         :raises DeadlineExceeded: the caller's deadline passed while another one loaded.
         :raises RuntimeError: *load* asks for the key that it loads.
-        :raises ValueError: the key is too long.
+        :raises ValueError: the key or a tag is too long.
         :raises TypeError: the key is no str, or *tags* is one.
         """
         tags = _checked(key, tags, ttl_s)
@@ -206,10 +207,10 @@ class Cache:
                 if loads:
                     self._load_apart(key, flight, load)
                 return entry.kept.value()  # type: ignore[no-any-return]
-            note("miss" if loads else "collapsed")
             try:
                 if loads:
-                    return self._load(key, flight, load)
+                    return self._load(key, flight, load, note)
+                note("collapsed")
                 if flight.loader == threading.get_ident():
                     raise RuntimeError(f"the load of {key!r} asks for {key!r} itself")
                 if (kept := flight.wait()) is not None:
@@ -315,9 +316,8 @@ class Cache:
     def _may_wait_for(self, load: Flight | Loaded, now_s: float, confirmed_s: float) -> bool:
         """Return whether a caller that asks now may take what *load* gives."""
         # While the feed is interrupted too: the loads of one key must not become many.
-        return now_s - load.begun_s < load.ttl_s and self._is_current(
-            load, now_s, max(confirmed_s, 0.0)
-        )
+        is_young = now_s - load.begun_s < load.ttl_s + max(self.stale_s, self._stale_if_error_s)
+        return is_young and self._is_current(load, now_s, max(confirmed_s, 0.0))
 
     def _kept_for_an_error(self, key: str) -> Kept | None:
         """Return what may be returned in place of the error of a load that has ended now."""
@@ -348,13 +348,16 @@ class Cache:
         except RuntimeError as error:  # there are too many threads
             self._end(key, flight, error)
 
-    def _load(self, key: str, flight: Flight, load: Callable[[], T]) -> T:
+    def _load(
+        self, key: str, flight: Flight, load: Callable[[], T], note: Callable[[str], object] = bool
+    ) -> T:
         flight.loader = threading.get_ident()
         try:
+            note("miss")
             if self._shared is None:
                 value = self._loaded(key, flight, load)
             else:
-                value = self._load_once(self._shared, key, flight, load)
+                value = self._load_once(self._shared, key, flight, load, note)
         except BaseException as error:
             self._end(key, flight, error)
             raise
@@ -364,7 +367,7 @@ class Cache:
     def _loaded(self, key: str, flight: Flight, load: Callable[[], T]) -> T:
         value = load()
         flight.kept = kept = keep(value)
-        if value is None:
+        if value is None and self._none_ttl_s is not None:
             flight.ttl_s = self._none_ttl_s
         self._keep(key, flight, kept, flight.ttl_s)
         return value
@@ -375,11 +378,13 @@ class Cache:
         key: str,
         flight: Flight,
         load: Callable[[], T],
+        note: Callable[[str], object],
     ) -> T:
         """Load, or take what another worker of the host loads at this moment."""
         with shared.turn(key) as found:
             if found is not None and self._is_usable(found):
                 self._statistics.shared += 1
+                note("collapsed")
                 flight.begun_s, flight.kept = found.begun_s, found.kept
                 self._keep(key, flight, found.kept, found.ttl_s)
                 return found.kept.value()  # type: ignore[no-any-return]
@@ -412,12 +417,14 @@ class Cache:
         flight.end()
 
     def _keep(self, key: str, flight: Flight, kept: Kept, ttl_s: float) -> None:
-        size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + PLACE_BYTES * len(flight.tags)
+        places_bytes = sum(PLACE_BYTES + getsizeof(tag) for tag in flight.tags)
+        size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + places_bytes
         entry = Entry(kept, flight.begun_s, ttl_s, flight.tags, size_bytes)
         with self._lock:
             if not flight.is_valid:
                 return
-            is_too_large = size_bytes + TAG_BYTES * len(flight.tags) > self.max_bytes
+            tags_bytes = sum(map(_bytes_of_tag, flight.tags))
+            is_too_large = size_bytes + tags_bytes > self.max_bytes
             self._statistics.too_large += is_too_large
             if is_too_large or ttl_s == 0:
                 self._entries.pop(key, None)
@@ -433,19 +440,23 @@ class _Entries(LRUCache):  # type: ignore[type-arg]
         self._statistics = statistics
         # The keys by tag: a set would take more memory.
         self.tagged: dict[str, dict[str, None]] = {}
+        self._tags_bytes = 0
 
     def __setitem__(self, key: str, entry: Entry) -> None:
         self.pop(key, None)  # with its tags, which may be others
         super().__setitem__(key, entry)
         for tag in entry.tags:
-            self.tagged.setdefault(tag, {})[key] = None
+            if tag not in self.tagged:
+                self.tagged[tag] = {}
+                self._tags_bytes += _bytes_of_tag(tag)
+            self.tagged[tag][key] = None
         # The entry alone fits, so it stays.
         while self.size_bytes() > self.maxsize:
             self.popitem()
 
     def size_bytes(self) -> int:
         """Return the memory of the entries and of their tags."""
-        return int(self.currsize) + TAG_BYTES * len(self.tagged)
+        return int(self.currsize) + self._tags_bytes
 
     def __delitem__(self, key: str) -> None:
         entry = LRUCache.__getitem__(self, key)
@@ -455,6 +466,7 @@ class _Entries(LRUCache):  # type: ignore[type-arg]
             keys.pop(key, None)
             if not keys:
                 del self.tagged[tag]
+                self._tags_bytes -= _bytes_of_tag(tag)
 
     def popitem(self) -> Any:
         self._statistics.evictions += 1
@@ -465,6 +477,11 @@ class _Entries(LRUCache):  # type: ignore[type-arg]
         super().clear()  # some versions call popitem()
         self._statistics.evictions = evictions
         self.tagged.clear()
+        self._tags_bytes = 0
+
+
+def _bytes_of_tag(tag: str) -> int:
+    return TAG_BYTES + getsizeof(tag)
 
 
 def _checked(key: Any, tags: Any, ttl_s: Any) -> tuple[str, ...]:
@@ -476,9 +493,14 @@ def _checked(key: Any, tags: Any, ttl_s: Any) -> tuple[str, ...]:
         raise ValueError(f"the key {key[:40]!r}... has {len(key)} characters, not {MAX_KEY_LENGTH}")
     if ttl_s is not None and not 0 < ttl_s < inf:
         raise ValueError(f"ttl_s is {ttl_s}; it must be above 0 and finite")
-    found = () if isinstance(tags, str) else tuple(tags)
+    found = () if isinstance(tags, str) else tuple(dict.fromkeys(tags))
     if isinstance(tags, str) or any(type(each) is not str for each in found):
         raise TypeError(f"tags is {tags!r:.40}; a collection of str is needed")
+    for tag in found:
+        if len(tag) > MAX_KEY_LENGTH:
+            raise ValueError(
+                f"the tag {tag[:40]!r}... has {len(tag)} characters, not {MAX_KEY_LENGTH}"
+            )
     return found
 
 

@@ -76,7 +76,7 @@ def cached(
     """
     if cache.stale_s:
         raise ValueError(f"the cache has stale_s={cache.stale_s}, which views cannot have")
-    varied = [f"HTTP_{name.upper().replace('-', '_')}" for name in vary]
+    names = (*ADDRESS, *(f"HTTP_{name.upper().replace('-', '_')}" for name in vary))
     allowed = {name.lower() for name in vary}
 
     def decorate(view: Callable[P, Any]) -> Callable[P, Response]:
@@ -90,10 +90,10 @@ def cached(
 
             environ = current_environ()
             refused = _why_not(environ, scope is not None)
-            key = "" if refused else _key(view, environ, varied, scope)
+            key = "" if refused else _key(view, environ, names, scope)
             if refused or len(key) > MAX_KEY_LENGTH:
                 return ask(refused or "bypass")
-            asked_s, came = monotonic(), ""
+            came = ""
             mine: list[flask.Response | HTTPException] = []
 
             def note(where: str) -> None:
@@ -101,6 +101,7 @@ def cached(
                 came = where
 
             def load() -> tuple[Any, ...] | None:
+                begun_s = monotonic()
                 try:
                     mine.append(response := ask("uri-miss"))
                 except HTTPException as error:
@@ -108,7 +109,7 @@ def cached(
                         raise
                     mine.append(error)
                     raise NotShared(forgets=True) from error
-                found = _stored(response, allowed, asked_s, scope is not None)
+                found = _stored(response, allowed, begun_s, scope is not None)
                 return found and tuple(found)  # of a plain tuple the cache makes no copies
 
             try:
@@ -137,7 +138,7 @@ def _why_not(environ: Mapping[str, Any], is_scoped: bool) -> str:
     asked = environ.get("HTTP_CACHE_CONTROL") or environ.get("HTTP_PRAGMA")
     if asked and _words([asked]) & {"no-cache", "no-store", "max-age=0"}:
         return "request"
-    is_personal = any(environ.get(name) for name in PERSONAL)
+    is_personal = any(map(environ.get, PERSONAL))
     # The view may read a body, which is not in the key.
     has_body = environ.get("CONTENT_LENGTH") not in (None, "", "0")
     has_body = has_body or "HTTP_TRANSFER_ENCODING" in environ
@@ -159,11 +160,11 @@ def _directives(lines: Iterable[str]) -> set[str]:
 def _key(
     view: Callable[..., Any],
     environ: Mapping[str, Any],
-    varied: Collection[str],
+    names: Collection[str],
     scope: Callable[[], str] | None,
 ) -> str:
     # repr(): no part can pretend to be two.
-    parts = [environ.get(name) for name in (*ADDRESS, *varied)]
+    parts = list(map(environ.get, names))
     return f"{view.__module__}.{view.__qualname__} {parts!r} {scope() if scope else ''!r}"
 
 
@@ -202,7 +203,7 @@ def _stored(
 
 def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:
     # RFC 9110, 13.2.1: a precondition is for a request that would succeed without it.
-    if response.status_code != 200 or not any(name in environ for name in PRECONDITIONS):
+    if response.status_code != 200 or not any(map(environ.__contains__, PRECONDITIONS)):
         return response
     return response.make_conditional(environ)
 

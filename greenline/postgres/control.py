@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import gevent
 from psycopg2 import Error
-from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE, TRANSACTION_STATUS_IDLE
 
 from greenline.errors import (
     ConfigError,
@@ -200,7 +200,9 @@ class Control:
 
 
 def _has_ended(conn: Connection) -> bool:
-    """Return whether the server has ended the connection, which is idle; read what it announces."""
+    """Return whether the server has ended the connection; if it is idle, read what it announces."""
+    if conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE:
+        return False  # another greenlet waits for an answer, and would wait for ever without it
     conn.notices = []
     # Readable is its end, or an announcement, behind which its end or another one may have come.
     for _ in range(MAX_READS):

@@ -366,6 +366,29 @@ def test_connecting_while_the_slot_table_is_closed_is_an_error(
     assert len(survivor.orphans()) == 3
 
 
+def test_a_look_at_the_connection_leaves_an_answer_to_the_question(
+    opened: Opened, controlled: Controlled, opener: Opener
+) -> None:
+    """It has arrived, and the greenlet that waits for it has not run yet."""
+    control = controlled(opened(4, 2), opener)
+
+    def question(conn: Connection) -> Any:
+        with conn.cursor() as cursor:
+            cursor.execute("select 7 from pg_sleep(0.2)")
+            return cursor.fetchone()
+
+    backend = control.ask(lambda conn: conn.pid)
+    asking = gevent.spawn(control.ask, question)
+    gevent.sleep(0.05)
+    assert control._conn is not None
+    until_s = time.monotonic() + 20
+    while not is_dead(control._conn):  # without the hub, which would let the other greenlet read
+        assert time.monotonic() < until_s
+    control.renew()
+    assert asking.get(timeout=20) == (7,)
+    assert control.ask(lambda conn: conn.pid) == backend
+
+
 def test_a_server_that_does_not_report_its_limit_does_not_block(
     opened: Opened, controlled: Controlled, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

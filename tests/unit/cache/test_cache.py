@@ -529,8 +529,9 @@ def test_what_cannot_be_kept_is_an_error_that_names_it() -> None:
         ("k" * 1_000_000, (), "has 1000000 characters, not 1024"),
         ("k", "books", "tags is 'books'"),
         ("k", [1], r"tags is \[1\]"),
+        ("k", ["t" * 1_025], "the tag 't{40}'... has 1025 characters, not 1024"),
     ],
-    ids=["int", "tuple", "megabyte", "tags", "numbers"],
+    ids=["int", "tuple", "megabyte", "tags", "numbers", "long tag"],
 )
 def test_a_bad_key_is_refused(key: Any, tags: Any, error: str) -> None:
     """The text names what is wrong, in a line of its own length."""
@@ -572,6 +573,58 @@ def test_the_least_recently_used_make_room() -> None:
     assert cache.stats()["too_large"] == 1
     cache.invalidate(tag="all")
     assert len(cache) == 0
+
+
+def test_a_stale_value_is_renewed_by_a_load_that_takes_longer_than_it_is_fresh(
+    clock: Clock,
+) -> None:
+    """The value is old when it comes, and returned as long as another one is loaded."""
+    cache, load = Cache(MB, 1, stale_s=60, clock=clock), Loads()
+    cache.get_or_load("k", load)
+    load.may_end.clear()
+    for clock.now_s in (1.0, 2.1, 3.2):
+        assert cache.get_or_load("k", load) == "load 1"
+        gevent.sleep(0)
+    assert load.count == 2
+    load.may_end.set()
+    wait_until(lambda: cache.get_or_load("k", load) != "load 1", "the second load")
+
+
+def test_a_tag_that_is_given_twice_is_one(clock: Clock) -> None:
+    cache = Cache(MB, 60)
+    cache.get_or_load("k", lambda: 1, tags=["a", "a"])
+    cache.invalidate(tag="a")
+    assert (len(cache), cache.size()["size_bytes"]) == (0, 0)
+
+
+def test_an_error_of_the_note_is_that_of_the_load() -> None:
+    """Those that wait are not left waiting."""
+    cache, is_over = Cache(MB, 60), Event()
+
+    def note(where: str) -> None:
+        is_over.wait()
+        raise LookupError(where)
+
+    first = gevent.spawn(cache.get_or_load, "k", lambda: 1, note=note)
+    gevent.sleep(0)
+    second = gevent.spawn(cache.get_or_load, "k", lambda: 1)
+    gevent.sleep(0)
+    is_over.set()
+    for each in (first, second):
+        with pytest.raises(LookupError, match="miss"):
+            each.get(timeout=40)
+    assert cache.get_or_load("k", lambda: 1) == 1
+
+
+def test_none_is_fresh_for_the_time_of_the_call_unless_none_has_its_own(clock: Clock) -> None:
+    for own, expected in ((None, [1, 2]), (50.0, [1, 1])):
+        cache, calls = Cache(MB, 60, none_ttl_s=own, clock=clock), []
+        begun_s = clock.now_s
+        counts = []
+        for clock.now_s in (begun_s, begun_s + 5):
+            cache.get_or_load("k", lambda calls=calls: calls.append(1), ttl_s=2)
+            counts.append(len(calls))
+        assert counts == expected
 
 
 def test_where_a_value_comes_from_is_noted(clock: Clock) -> None:
