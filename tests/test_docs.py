@@ -136,7 +136,7 @@ REQUIRED = {
         cache.MAX_STAMPEDE,
         cache_latency.MAX_LATENCY_MS,
         cache.MAX_WRITERS_COST,
-        cache.MAX_HIT_US,
+        cache.MAX_HIT,
         cache.MAX_MEMORY,
     ],
     "bench-postgres": [

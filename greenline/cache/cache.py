@@ -11,7 +11,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from functools import wraps
+from contextlib import suppress
+from functools import lru_cache, wraps
 from inspect import signature
 from itertools import count
 from math import inf
@@ -35,8 +36,8 @@ T = TypeVar("T")
 
 MAX_KEY_LENGTH = 1_024
 # Memory of an entry beside its key and value: objects of this module, dicts of cachetools; of its
-# place at a tag; and of a tag, however many have it; beside the text of the tags.
-ENTRY_BYTES, PLACE_BYTES, TAG_BYTES = 380, 20, 180
+# place at a tag; and of a tag, however many have it, beside its text.
+ENTRY_BYTES, PLACE_BYTES, TAG_BYTES = 375, 60, 205
 
 _caches: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 
@@ -284,7 +285,7 @@ class Cache:
         with self._lock:
             self._invalidated_s = self._clock()
             self._statistics.invalidations += 1
-            keys = set(self._entries.tagged.get(tag, ()))  # type: ignore[arg-type]
+            keys = self._entries.tagged(tag)
             if key is not None:
                 keys.add(key)
             for each in keys:
@@ -417,8 +418,7 @@ class Cache:
         flight.end()
 
     def _keep(self, key: str, flight: Flight, kept: Kept, ttl_s: float) -> None:
-        places_bytes = sum(PLACE_BYTES + getsizeof(tag) for tag in flight.tags)
-        size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + places_bytes
+        size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + PLACE_BYTES * len(flight.tags)
         entry = Entry(kept, flight.begun_s, ttl_s, flight.tags, size_bytes)
         with self._lock:
             if not flight.is_valid:
@@ -438,21 +438,29 @@ class _Entries(LRUCache):  # type: ignore[type-arg]
     def __init__(self, max_bytes: int, statistics: CacheStatistics) -> None:
         super().__init__(max_bytes, lambda entry: entry.size_bytes)
         self._statistics = statistics
-        # The keys by tag: a set would take more memory.
-        self.tagged: dict[str, dict[str, None]] = {}
+        # By tag, its text and the keys: a set of them would take more memory.
+        self._tags: dict[str, tuple[str, dict[str, None]]] = {}
         self._tags_bytes = 0
 
     def __setitem__(self, key: str, entry: Entry) -> None:
         self.pop(key, None)  # with its tags, which may be others
-        super().__setitem__(key, entry)
+        texts = []
         for tag in entry.tags:
-            if tag not in self.tagged:
-                self.tagged[tag] = {}
+            if tag not in self._tags:
+                self._tags[tag] = tag, {}
                 self._tags_bytes += _bytes_of_tag(tag)
-            self.tagged[tag][key] = None
+            text, keys = self._tags[tag]
+            keys[key] = None
+            texts.append(text)
+        # All entries that have a tag have one text of it.
+        super().__setitem__(key, entry._replace(tags=tuple(texts)))
         # The entry alone fits, so it stays.
         while self.size_bytes() > self.maxsize:
             self.popitem()
+
+    def tagged(self, tag: str | None) -> set[str]:
+        """Return the keys of the entries that have *tag*."""
+        return set(self._tags[tag][1]) if tag in self._tags else set()
 
     def size_bytes(self) -> int:
         """Return the memory of the entries and of their tags."""
@@ -462,10 +470,10 @@ class _Entries(LRUCache):  # type: ignore[type-arg]
         entry = LRUCache.__getitem__(self, key)
         super().__delitem__(key)
         for tag in entry.tags:
-            keys = self.tagged[tag]
-            keys.pop(key, None)
+            _, keys = self._tags[tag]
+            del keys[key]
             if not keys:
-                del self.tagged[tag]
+                del self._tags[tag]
                 self._tags_bytes -= _bytes_of_tag(tag)
 
     def popitem(self) -> Any:
@@ -476,7 +484,7 @@ class _Entries(LRUCache):  # type: ignore[type-arg]
         evictions = self._statistics.evictions
         super().clear()  # some versions call popitem()
         self._statistics.evictions = evictions
-        self.tagged.clear()
+        self._tags.clear()
         self._tags_bytes = 0
 
 
@@ -493,15 +501,23 @@ def _checked(key: Any, tags: Any, ttl_s: Any) -> tuple[str, ...]:
         raise ValueError(f"the key {key[:40]!r}... has {len(key)} characters, not {MAX_KEY_LENGTH}")
     if ttl_s is not None and not 0 < ttl_s < inf:
         raise ValueError(f"ttl_s is {ttl_s}; it must be above 0 and finite")
-    found = () if isinstance(tags, str) else tuple(dict.fromkeys(tags))
-    if isinstance(tags, str) or any(type(each) is not str for each in found):
-        raise TypeError(f"tags is {tags!r:.40}; a collection of str is needed")
-    for tag in found:
+    if not isinstance(tags, str):
+        with suppress(TypeError):
+            return _unique(tuple(tags))
+    raise TypeError(f"tags is {tags!r:.40}; a collection of str is needed")
+
+
+@lru_cache(100)
+def _unique(tags: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return *tags* once each; raise an error if they cannot be tags."""
+    if any(type(tag) is not str for tag in tags):
+        raise TypeError
+    for tag in tags:
         if len(tag) > MAX_KEY_LENGTH:
             raise ValueError(
                 f"the tag {tag[:40]!r}... has {len(tag)} characters, not {MAX_KEY_LENGTH}"
             )
-    return found
+    return tuple(dict.fromkeys(tags))
 
 
 def _count(cache: Cache) -> None:

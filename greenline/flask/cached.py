@@ -9,7 +9,7 @@ invents them gets a response of its own.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, wraps
 from time import monotonic
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, ParamSpec
 
 import flask
 from flask.globals import request_ctx
@@ -39,14 +39,9 @@ NEVER_KEPT = {"no-store", "no-cache", "private", "max-age=0", "s-maxage=0"}
 STATUS = "Cache-Status"
 
 
-class Stored(NamedTuple):
-    """A response: status line and code, headers, body, when its view began, monotonic seconds."""
-
-    status: str
-    code: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-    begun_s: float
+# A response: status line and code, headers, body, and when its view began, monotonic seconds. Of a
+# plain tuple the cache makes no copies.
+Stored = tuple[str, int, tuple[tuple[str, str], ...], bytes, float]
 
 
 def cached(
@@ -100,7 +95,7 @@ def cached(
                 nonlocal came
                 came = where
 
-            def load() -> tuple[Any, ...] | None:
+            def load() -> Stored | None:
                 begun_s = monotonic()
                 try:
                     mine.append(response := ask("uri-miss"))
@@ -109,8 +104,7 @@ def cached(
                         raise
                     mine.append(error)
                     raise NotShared(forgets=True) from error
-                found = _stored(response, allowed, begun_s, scope is not None)
-                return found and tuple(found)  # of a plain tuple the cache makes no copies
+                return _stored(response, allowed, begun_s, scope is not None)
 
             try:
                 stored = cache.get_or_load(key, load, tags=tags, ttl_s=ttl_s, note=note)
@@ -124,7 +118,7 @@ def cached(
             if stored is None:
                 return ask("uri-miss")
             fresh_s = cache.ttl_s if ttl_s is None else ttl_s
-            return _again(Stored._make(stored), environ, came, fresh_s)
+            return _again(stored, environ, came, fresh_s)
 
         return answer
 
@@ -198,7 +192,7 @@ def _stored(
     left_out = ("content-length", "date", "server", STATUS.lower())
     kept = [each for each in headers if not is_hop_by_hop_header(each[0])]
     kept = [each for each in kept if each[0].lower() not in left_out]
-    return Stored(response.status, response.status_code, tuple(kept), response.get_data(), begun_s)
+    return response.status, response.status_code, tuple(kept), response.get_data(), begun_s
 
 
 def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:
@@ -210,19 +204,20 @@ def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:
 
 def _again(stored: Stored, environ: dict[str, Any], came: str, fresh_s: float) -> Response:
     """Return a response that was kept, or that another request has loaded."""
-    age_s = monotonic() - stored.begun_s
+    status, code, headers, body, begun_s = stored
+    age_s = monotonic() - begun_s
     hit = f"hit; ttl={int(fresh_s - age_s)}"
-    status = "fwd=uri-miss; collapsed" if came == "collapsed" else hit
-    more = ("Age", str(int(age_s))), (STATUS, f"greenline; {status}")
+    where = "fwd=uri-miss; collapsed" if came == "collapsed" else hit
+    more = ("Age", str(int(age_s))), (STATUS, f"greenline; {where}")
     response_class: Any = flask.current_app.response_class
     make = _factory(response_class)
     if make.works:
-        response = make(stored.body)
-        response._status, response._status_code = stored.status, stored.code
-        length = ("Content-Length", str(len(stored.body)))
-        response.headers._list[:] = [*stored.headers, length, *more]
+        response = make(body)
+        response._status, response._status_code = status, code
+        length = ("Content-Length", str(len(body)))
+        response.headers._list[:] = [*headers, length, *more]
     else:
-        response = response_class(stored.body, stored.status, [*stored.headers, *more])
+        response = response_class(body, status, [*headers, *more])
     return _conditional(response, environ)
 
 
