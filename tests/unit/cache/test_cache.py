@@ -265,7 +265,7 @@ def test_who_asks_after_an_invalidation_sees_nothing_older(by: str) -> None:
     assert cache.get_or_load("k", load) == "load 2"
     invalidate()
     assert len(cache) == 0
-    assert cache._entries.tagged == {}
+    assert cache._entries._tags == {}
     load.may_end.clear()
     (before,) = spawn(1, ask)
     invalidate()
@@ -390,7 +390,7 @@ def test_a_bad_tag_or_time_leaves_nothing_behind() -> None:
     cache.get_or_load("k", lambda: 1, tags=given)
     given.append("b")
     cache.invalidate(tag="a")
-    assert (len(cache), cache._entries.tagged) == (0, {})
+    assert (len(cache), cache._entries._tags) == (0, {})
     cache.get_or_load("k", lambda: 1, tags=(each for each in ["a"]))
     cache.invalidate(tag="a")
     assert len(cache) == 0
