@@ -204,9 +204,9 @@ class Cache:
                 return entry.kept.value()  # type: ignore[no-any-return]
             assert flight is not None  # noqa: S101 # nosec B101
             if entry is not None and age_s < self.stale_s:
-                note("stale")
                 if loads:
                     self._load_apart(key, flight, load)
+                note("stale")
                 return entry.kept.value()  # type: ignore[no-any-return]
             try:
                 if loads:
