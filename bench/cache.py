@@ -56,7 +56,7 @@ STAMPEDE, WRITERS, WRITERS_S = 1_000, 50, 5.0
 # Over the same service without a cache, and over what hits alone give, which no cache exceeds: that
 # is 1.6 to 1.9 for a book and 7 to 9.5 for a page, as Postgres is slower or faster beside Python.
 FLOORS = {"book 99 %": 1.5, "book 90 %": 1.2, "page 99 %": 6.0, "page 90 %": 3.5}
-HITS_FLOORS = {"book 99 %": 0.85, "book 90 %": 0.65, "page 99 %": 0.8, "page 90 %": 0.45}
+HITS_FLOORS = {"book 99 %": 0.65, "book 90 %": 0.55, "page 99 %": 0.8, "page 90 %": 0.4}
 # A hit: 15 us where a request of a plain view takes 10, without a socket.
 MAX_HIT, MAX_WRITERS_COST, MAX_STAMPEDE, MAX_MEMORY = 1.5, 0.1, 3.0, 1.1
 BODY = json.dumps({"title": "Another title"})
