@@ -50,7 +50,7 @@ from bench.servers import Server
 from embedded.postgres import Postgres, temporary
 
 CLIENTS = (20, 50, 200)
-ROUNDS, SECONDS = 3, 1.25
+ROUNDS, SECONDS = 3, 1.15
 QUICK_ROUNDS, QUICK_SECONDS = 1, 1.0
 WARM_CLIENTS, WARM_S = 8, 0.5
 BURST_S = 0.1
