@@ -173,7 +173,8 @@ class Cache:
         :raises ValueError: the key or a tag is too long.
         :raises TypeError: the key is no str, or *tags* is one.
         """
-        tags = _checked(key, tags, ttl_s)
+        _check_key(key)
+        tags = checked(tags, ttl_s)
         while True:
             confirmed_s = self._pull()
             # Critical section: exactly one caller begins to load. Loads run outside of it, and so
@@ -238,6 +239,7 @@ class Cache:
         :param tags: as of :meth:`get_or_load`.
         :param ttl_s: as of :meth:`get_or_load`.
         """
+        tags = checked(tags, ttl_s)
 
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
             name = f"{function.__module__}.{function.__qualname__}"
@@ -281,7 +283,13 @@ class Cache:
 
         :param key: str, default None: no key.
         :param tag: str, default None: no tag.
+        :raises TypeError: neither is given, or one is no str.
         """
+        for name, given in (("key", key), ("tag", tag)):
+            if given is not None and type(given) is not str:
+                raise TypeError(f"a {name} is a str, not a {type(given).__qualname__}")
+        if key is None and tag is None:
+            raise TypeError("invalidate() needs a key or a tag; clear() forgets everything")
         with self._lock:
             self._invalidated_s = self._clock()
             self._statistics.invalidations += 1
@@ -492,13 +500,16 @@ def _bytes_of_tag(tag: str) -> int:
     return TAG_BYTES + getsizeof(tag)
 
 
-def _checked(key: Any, tags: Any, ttl_s: Any) -> tuple[str, ...]:
-    """Return the tags; raise an error that names what is wrong."""
+def _check_key(key: Any) -> None:
     # No tuples: a client that chooses the numbers in them chooses their hashes, and so collisions.
     if type(key) is not str:
         raise TypeError(f"a key is a str, not a {type(key).__qualname__}")
     if len(key) > MAX_KEY_LENGTH:
         raise ValueError(f"the key {key[:40]!r}... has {len(key)} characters, not {MAX_KEY_LENGTH}")
+
+
+def checked(tags: Any, ttl_s: Any) -> tuple[str, ...]:
+    """Return the tags; raise an error that names what is wrong."""
     if ttl_s is not None and not 0 < ttl_s < inf:
         raise ValueError(f"ttl_s is {ttl_s}; it must be above 0 and finite")
     if not isinstance(tags, str):

@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.http import is_hop_by_hop_header
 from werkzeug.wrappers import Response
 
-from greenline.cache.cache import MAX_KEY_LENGTH, Cache
+from greenline.cache.cache import MAX_KEY_LENGTH, Cache, checked
 from greenline.cache.flight import NotShared
 from greenline.flask import environ as current_environ
 from greenline.flask.response import ResponseFactory
@@ -50,7 +50,7 @@ def cached(
     ttl_s: float | None = None,
     tags: Collection[str] = (),
     vary: Collection[str] = ("Accept", "Accept-Language"),
-    scope: Callable[[], str] | None = None,
+    scope: Callable[[], str | int | None] | None = None,
 ) -> Callable[[Callable[P, Any]], Callable[P, Response]]:
     """
     Return a decorator of views whose responses to GET and HEAD are kept in *cache*.
@@ -64,13 +64,17 @@ def cached(
     :param ttl_s: seconds for which a response is fresh, float. Default: the cache's.
     :param tags: names under which ``cache.invalidate(tag=...)`` finds the responses.
     :param vary: the request headers on which the response depends.
-    :param scope: returns the name of a group that may see the same response, str: a user's id, for
-        instance; it is called for each request. Default: requests with a cookie, an Authorization
-        or a REMOTE_USER are answered by the view.
+    :param scope: returns the name of a group that may see the same response, str or int: a user's
+        id, for instance; it is called for each request, and None is no group: the view answers.
+        Default: requests with a cookie, an Authorization or a REMOTE_USER are answered by the view.
     :raises ValueError: the cache has ``stale_s``: no view is called outside of its request.
+    :raises TypeError: *tags* or *vary* is no collection of str.
     """
     if cache.stale_s:
         raise ValueError(f"the cache has stale_s={cache.stale_s}, which views cannot have")
+    tags = checked(tags, ttl_s)
+    if isinstance(vary, str) or any(type(name) is not str for name in vary):
+        raise TypeError(f"vary is {vary!r:.40}; a collection of names of headers is needed")
     names = (*ADDRESS, *(f"HTTP_{name.upper().replace('-', '_')}" for name in vary))
     allowed = {name.lower() for name in vary}
 
@@ -85,8 +89,9 @@ def cached(
 
             environ = current_environ()
             refused = _why_not(environ, scope is not None)
-            key = "" if refused else _key(view, environ, names, scope)
-            if refused or len(key) > MAX_KEY_LENGTH:
+            group = "" if refused or scope is None else scope()
+            key = "" if refused or group is None else _key(view, environ, names, group)
+            if not 0 < len(key) <= MAX_KEY_LENGTH:
                 return ask(refused or "bypass")
             came = ""
             mine: list[flask.Response | HTTPException] = []
@@ -155,11 +160,13 @@ def _key(
     view: Callable[..., Any],
     environ: Mapping[str, Any],
     names: Collection[str],
-    scope: Callable[[], str] | None,
+    group: str | int,
 ) -> str:
+    if not isinstance(group, str | int):
+        raise TypeError(f"scope returns {group!r:.40}; a str, an int or None is needed")
     # repr(): no part can pretend to be two.
     parts = list(map(environ.get, names))
-    return f"{view.__module__}.{view.__qualname__} {parts!r} {scope() if scope else ''!r}"
+    return f"{view.__module__}.{view.__qualname__} {parts!r} {group!r}"
 
 
 def _stored(

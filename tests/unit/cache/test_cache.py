@@ -590,6 +590,22 @@ def test_a_stale_value_is_renewed_by_a_load_that_takes_longer_than_it_is_fresh(
     wait_until(lambda: cache.get_or_load("k", load) != "load 1", "the second load")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({}, r"invalidate\(\) needs a key or a tag"),
+        ({"key": ("a", 1)}, "a key is a str, not a tuple"),
+        ({"tag": ["a"]}, "a tag is a str, not a list"),
+    ],
+)
+def test_what_can_invalidate_nothing_is_refused(arguments: Any, error: str) -> None:
+    """Else its caller would take the values for forgotten."""
+    with pytest.raises(TypeError, match=error):
+        Cache(MB, 60).invalidate(**arguments)
+    with pytest.raises(TypeError, match="tags is 'books'"):
+        Cache(MB, 60).cached(tags="books")
+
+
 def test_a_tag_that_is_given_twice_is_one(clock: Clock) -> None:
     cache = Cache(MB, 60)
     cache.get_or_load("k", lambda: 1, tags=["a", "a"])

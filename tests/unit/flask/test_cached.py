@@ -236,6 +236,31 @@ def test_a_scope_is_who_may_see_a_response(make: Any) -> None:
     assert shop.calls == 3
 
 
+def test_a_scope_of_none_is_no_group(make: Any) -> None:
+    """Its requests are answered by the view; what is no text would be a group of its own."""
+    shop = make(scope=lambda: None)
+    assert [shop.get().headers["Cache-Status"] for _ in range(2)] == ["greenline; fwd=bypass"] * 2
+    assert shop.calls == 2
+    assert make(scope=object).get().status_code == 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"vary": "X-Tenant"}, "vary is 'X-Tenant'"),
+        ({"vary": [5]}, r"vary is \[5\]"),
+        ({"tags": "books"}, "tags is 'books'"),
+        ({"ttl_s": -5}, "ttl_s is -5"),
+    ],
+)
+def test_a_bad_argument_is_refused_when_the_view_is_decorated(
+    arguments: Any, error: str, make: Any
+) -> None:
+    """Letter by letter a name of a header would leave out what the view depends on."""
+    with pytest.raises((TypeError, ValueError), match=error):
+        make(**arguments)
+
+
 @pytest.mark.parametrize(("name", "calls"), [("X-Any", 1), ("Set-Cookie", 50)])
 def test_many_at_once_cause_one_call(make: Any, name: str, calls: int) -> None:
     """Those who wait are answered with its response, or each by the view if it is for one alone."""
