@@ -16,12 +16,10 @@ from functools import lru_cache, wraps
 from inspect import signature
 from itertools import count
 from math import inf
-from sys import getsizeof
 from time import monotonic
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from cachetools import LRUCache
-
+from greenline.cache.entries import Entries, Entry, made
 from greenline.cache.feed import Feed
 from greenline.cache.flight import Flight, NotShared
 from greenline.cache.shared import Loaded, SharedLoads
@@ -35,21 +33,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_KEY_LENGTH = 1_024
-# Memory of an entry beside its key and value: objects of this module, dicts of cachetools; of its
-# place at a tag; and of a tag, however many have it, beside its text.
-ENTRY_BYTES, PLACE_BYTES, TAG_BYTES = 375, 60, 205
 
 _caches: "weakref.WeakSet[Cache]" = weakref.WeakSet()
-
-
-class Entry(NamedTuple):
-    """A kept value: what is kept, when its load began, its tags, and its memory in bytes."""
-
-    kept: Kept
-    begun_s: float
-    ttl_s: float
-    tags: Collection[str]
-    size_bytes: int
 
 
 class Cache:
@@ -112,7 +97,7 @@ class Cache:
         self._shared = None if shared_loads is None else SharedLoads(shared_loads)
         self._statistics = statistics = CacheStatistics()
         self._lock = threading.Lock()
-        self._entries = _Entries(max_bytes, statistics)
+        self._entries = Entries(max_bytes, statistics)
         self._flights: dict[str, Flight] = {}
         self._functions = count()
         if feed is not None:
@@ -285,9 +270,10 @@ class Cache:
         :param tag: str, default None: no tag.
         :raises TypeError: neither is given, or one is no str.
         """
-        for name, given in (("key", key), ("tag", tag)):
-            if given is not None and type(given) is not str:
-                raise TypeError(f"a {name} is a str, not a {type(given).__qualname__}")
+        if key is not None:
+            _check_str("key", key)
+        if tag is not None:
+            _check_str("tag", tag)
         if key is None and tag is None:
             raise TypeError("invalidate() needs a key or a tag; clear() forgets everything")
         with self._lock:
@@ -426,84 +412,26 @@ class Cache:
         flight.end()
 
     def _keep(self, key: str, flight: Flight, kept: Kept, ttl_s: float) -> None:
-        size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + PLACE_BYTES * len(flight.tags)
-        entry = Entry(kept, flight.begun_s, ttl_s, flight.tags, size_bytes)
+        entry = made(key, kept, flight.begun_s, ttl_s, flight.tags)
         with self._lock:
             if not flight.is_valid:
                 return
-            tags_bytes = sum(map(_bytes_of_tag, flight.tags))
-            is_too_large = size_bytes + tags_bytes > self.max_bytes
-            self._statistics.too_large += is_too_large
-            if is_too_large or ttl_s == 0:
+            fits = self._entries.fits(entry)
+            self._statistics.too_large += not fits
+            if not fits or ttl_s == 0:
                 self._entries.pop(key, None)
                 return
             self._entries[key] = entry
 
 
-class _Entries(LRUCache):  # type: ignore[type-arg]
-    """The entries by key; the lock of the cache is held for each call."""
-
-    def __init__(self, max_bytes: int, statistics: CacheStatistics) -> None:
-        super().__init__(max_bytes, lambda entry: entry.size_bytes)
-        self._statistics = statistics
-        # By tag, its text and the keys: a set of them would take more memory.
-        self._tags: dict[str, tuple[str, dict[str, None]]] = {}
-        self._tags_bytes = 0
-
-    def __setitem__(self, key: str, entry: Entry) -> None:
-        self.pop(key, None)  # with its tags, which may be others
-        texts = []
-        for tag in entry.tags:
-            if tag not in self._tags:
-                self._tags[tag] = tag, {}
-                self._tags_bytes += _bytes_of_tag(tag)
-            text, keys = self._tags[tag]
-            keys[key] = None
-            texts.append(text)
-        # All entries that have a tag have one text of it.
-        super().__setitem__(key, entry._replace(tags=tuple(texts)))
-        # The entry alone fits, so it stays.
-        while self.size_bytes() > self.maxsize:
-            self.popitem()
-
-    def tagged(self, tag: str | None) -> set[str]:
-        """Return the keys of the entries that have *tag*."""
-        return set(self._tags[tag][1]) if tag in self._tags else set()
-
-    def size_bytes(self) -> int:
-        """Return the memory of the entries and of their tags."""
-        return int(self.currsize) + self._tags_bytes
-
-    def __delitem__(self, key: str) -> None:
-        entry = LRUCache.__getitem__(self, key)
-        super().__delitem__(key)
-        for tag in entry.tags:
-            _, keys = self._tags[tag]
-            del keys[key]
-            if not keys:
-                del self._tags[tag]
-                self._tags_bytes -= _bytes_of_tag(tag)
-
-    def popitem(self) -> Any:
-        self._statistics.evictions += 1
-        return super().popitem()
-
-    def clear(self) -> None:
-        evictions = self._statistics.evictions
-        super().clear()  # some versions call popitem()
-        self._statistics.evictions = evictions
-        self._tags.clear()
-        self._tags_bytes = 0
-
-
-def _bytes_of_tag(tag: str) -> int:
-    return TAG_BYTES + getsizeof(tag)
+def _check_str(name: str, given: Any) -> None:
+    # No tuples: a client that chooses the numbers in them chooses their hashes, and so collisions.
+    if type(given) is not str:
+        raise TypeError(f"a {name} is a str, not a {type(given).__qualname__}")
 
 
 def _check_key(key: Any) -> None:
-    # No tuples: a client that chooses the numbers in them chooses their hashes, and so collisions.
-    if type(key) is not str:
-        raise TypeError(f"a key is a str, not a {type(key).__qualname__}")
+    _check_str("key", key)
     if len(key) > MAX_KEY_LENGTH:
         raise ValueError(f"the key {key[:40]!r}... has {len(key)} characters, not {MAX_KEY_LENGTH}")
 
