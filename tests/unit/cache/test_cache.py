@@ -685,6 +685,15 @@ def test_a_load_that_takes_longer_than_its_value_is_fresh_is_not_waited_for(cloc
     assert cache.get_or_load("k", lambda: pytest.fail("the second one is kept")) == 2
 
 
+def test_a_value_whose_tags_make_it_too_large_is_not_kept() -> None:
+    """And makes no room for itself."""
+    cache = Cache(10_000, 60)
+    cache.get_or_load("k", lambda: b"x")
+    tags = [f"{number}{'t' * 1_000}" for number in range(3)]
+    cache.get_or_load("large", lambda: b"x" * 7_000, tags=tags)
+    assert (len(cache), cache.stats()["too_large"], cache.stats()["evictions"]) == (1, 1, 0)
+
+
 def test_a_value_that_has_become_too_large_leaves_no_older_one(clock: Clock) -> None:
     """Not even for the case of an error."""
     cache = Cache(10_000, 10, stale_if_error_s=60, clock=clock)

@@ -47,6 +47,7 @@ class Worker:
         self.cache = Cache(16 * MB, 60)
         self.cache._shared = self.shared
         self.loads = 0
+        self.noted: list[str] = []
 
     def get(self, value: Any = "value", takes_s: float = 0.0) -> Any:
         def load() -> Any:
@@ -56,7 +57,7 @@ class Worker:
                 raise value
             return value
 
-        return self.cache.get_or_load("k", load)
+        return self.cache.get_or_load("k", load, note=self.noted.append)
 
 
 @pytest.fixture
@@ -86,6 +87,7 @@ def test_one_worker_loads_and_all_have_its_value(workers: list[Worker], value: A
     assert together(workers, value) == [value] * 4
     assert sum(each.loads for each in workers) == 1
     assert [each.cache.stats()["shared"] for each in workers] == [0, 1, 1, 1]
+    assert [each.noted[-1] for each in workers] == ["miss", "collapsed", "collapsed", "collapsed"]
     assert [each.get("another") for each in workers] == [value] * 4  # all have kept it
 
 
