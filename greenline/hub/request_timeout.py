@@ -26,14 +26,17 @@ from greenlet import getcurrent, greenlet
 from greenline.errors import Unavailable
 from greenline.hub import taken_socket
 from greenline.hub.deadline import GRACE_S, Interrupt, environ_of, on_behalf_of
-from greenline.hub.unwinding import frames, is_unwinding
+from greenline.hub.unwinding import frames, is_releasing, is_unwinding
 from greenline.telemetry.access_log import keep_route
 
 TIMEOUT_SWEEP_S = 0.1
 WAIT_DEPTH = 6  # frames of threading and gevent below the wait of a condition
-# A clean-up may take as long as the request, at least so many seconds. What takes longer hangs, or
-# is no clean-up: an except block may try something else.
+# A clean-up after an exception may take as long as the request, at least so many seconds. What
+# takes longer hangs, or is no clean-up: an except block may try something else.
 MIN_CLEAN_UP_S = 5.0
+# A request that waits in a finally block or an __exit__ at its deadline may be giving a connection
+# back, or sending a COMMIT. It may as well be a thread pool's exit, which waits for all its work.
+RELEASE_S = 1.0
 FAILED_WAITS = 2  # many libraries try again once; after an OSError they clean up better
 REASON = "504 Gateway Timeout"
 
@@ -138,7 +141,7 @@ class RequestTimeouts:
                 if sock is not None:
                     taken_socket.unwatch(sock)
                 late_s = monotonic() - timed.until_s
-                if late_s > GRACE_S and timed.thrown is None:
+                if late_s > GRACE_S and timed.complain_at_s == 0 and timed.thrown is None:
                     self._log.warning(
                         "%s: answered %.1f s after its deadline; it computes and does not wait, "
                         "so it could not be interrupted",
@@ -153,7 +156,7 @@ class RequestTimeouts:
         late = []
         for timed in self._requests:
             if timed.has_sent_more() or timed.is_upgraded():
-                timed.until_s = now + self._timeout_s
+                timed.begin_again(now + self._timeout_s)
             elif timed.until_s <= now:
                 late.append(timed)
         for timed in late:
@@ -165,6 +168,8 @@ class RequestTimeouts:
         is_cleaning_up = timed.thrown is not None and is_unwinding(timed.greenlet, timed.thrown)
         if is_cleaning_up and now < timed.thrown_s + max(self._timeout_s, MIN_CLEAN_UP_S):
             self._complain(timed, now, "cleans up and is not interrupted again")
+        elif now < timed.deadline_s + RELEASE_S and is_releasing(timed.greenlet):
+            self._complain(timed, now, "releases something and is not interrupted yet")
         elif timed.failed_waits < FAILED_WAITS:
             self._fail_wait(timed, now)
         else:
@@ -176,7 +181,7 @@ class RequestTimeouts:
         stack = list(frames(timed.greenlet))
         # A slow client is not the application's fault: the time begins again.
         if any(map(self._is_for_client, stack)):
-            timed.until_s = now + self._timeout_s
+            timed.begin_again(now + self._timeout_s)
             return
         error = _error_of_wait(stack)
         if error is None:
@@ -187,7 +192,6 @@ class RequestTimeouts:
                     "%s: not answered within %g s; its wait fails with a TimeoutError:\n%s",
                     timed, self._timeout_s, _text(timed.greenlet),
                 )  # fmt: skip
-            timed.deadline_s = now
         timed.failed_waits += 1
         timed.until_s = now + GRACE_S
         timed.throw(error(f"the request took longer than {self._timeout_s:g} s"))
@@ -253,6 +257,10 @@ class _TimedRequest:
 
     def __str__(self) -> str:
         return f"{self._request.method} {self._request.path}"
+
+    def begin_again(self, until_s: float) -> None:
+        """Give the request a new deadline."""
+        self.until_s = self.deadline_s = until_s
 
     def throw(self, error: BaseException) -> None:
         """Raise *error* where the request waits; return when it waits again, or has ended."""

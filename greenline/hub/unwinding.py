@@ -1,16 +1,19 @@
 """
-Find out whether a waiting greenlet still handles an exception, or has swallowed it and goes on.
+Find out whether a waiting greenlet cleans up, after an exception or without one.
 
-Clean-up waits as well: a rollback or an unlock sends something and waits for the answer. A second
+Clean-up waits as well: a rollback or an unlock sends something and waits for the answer. An
 exception in the middle would leave a transaction open, or a pool with one connection fewer.
 Python does not show which exception a suspended greenlet handles, so this is concluded from two
 facts: the exception still exists, and a waiting frame is inside an ``except`` or ``finally``
-block, or an ``__exit__``, that an exception has entered.
+block, or an ``__exit__``, that an exception has entered. A ``finally`` block or an ``__exit__``
+without an exception is known by its place in the source, which the compiler has translated twice.
 """
 
 import dis
 from collections.abc import Iterator
-from types import FrameType
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any
 from weakref import ReferenceType
 
 from greenlet import greenlet
@@ -47,6 +50,42 @@ def is_unwinding(waiting: greenlet, thrown: "ReferenceType[BaseException]") -> b
     return any(map(_handles, found))
 
 
+def is_releasing(waiting: greenlet) -> bool:
+    """
+    Return whether *waiting* is in a ``finally`` block or in an ``__exit__``, whatever led there.
+
+    :param waiting: a suspended greenlet.
+    """
+    return any(_ends_a_block(frame.f_code, frame.f_lasti) for frame in frames(waiting))
+
+
+@lru_cache(maxsize=1024)  # a thousand late requests wait at the same few places
+def _ends_a_block(code: CodeType, at: int) -> bool:
+    """Return whether the instruction at *at* is one of a ``finally`` block or calls __exit__()."""
+    # Both are in the code twice, with one position in the source: in the handler of exceptions, and
+    # behind what that handler protects.
+    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
+    positions = list(code.co_positions())
+    here = positions[at // 2]
+    if here[0] is None:
+        return False
+    copies = [2 * place for place, position in enumerate(positions) if position == here]
+    for end, begin in _handlers(code, entries).items():
+        tried = [(entry.start, entry.end) for entry in entries if entry.target == begin]
+        if not tried:
+            continue
+        within = {copy for copy in copies if begin <= copy < end}
+        behind = {
+            copy
+            for copy in copies
+            if copy not in within and copy > min(tried)[0]
+            and not any(first <= copy < last for first, last in tried)
+        }  # fmt: skip
+        if within and behind and at in within | behind:
+            return True
+    return False
+
+
 def _handles(frame: FrameType) -> bool:
     """
     Return whether *frame* is in a block that an exception has entered.
@@ -56,12 +95,20 @@ def _handles(frame: FrameType) -> bool:
     # The instructions of a handler are protected by the handler's own clean-up, ``COPY 3;
     # POP_EXCEPT; RERAISE 1``, which follows them, or by a handler in between. Instructions that
     # the compiler placed there but that run after the handler are protected by neither.
-    code, at = frame.f_code, frame.f_lasti
-    begins: dict[int, int] = {}
+    at = frame.f_lasti
+    entries = dis.Bytecode(frame.f_code).exception_entries  # type: ignore[attr-defined]
     protected_by = -1
-    for entry in dis.Bytecode(code).exception_entries:  # type: ignore[attr-defined]
-        if code.co_code[entry.target] == COPY:
-            begins.setdefault(entry.target, entry.start)
+    for entry in entries:
         if entry.start <= at < entry.end:
             protected_by = entry.target
-    return any(begin <= at < end and begin < protected_by <= end for end, begin in begins.items())
+    handlers = _handlers(frame.f_code, entries)
+    return any(begin <= at < end and begin < protected_by <= end for end, begin in handlers.items())
+
+
+def _handlers(code: CodeType, entries: list[Any]) -> dict[int, int]:
+    """Return where each handler's own clean-up is: the end of the handler, and its begin."""
+    begins: dict[int, int] = {}
+    for entry in entries:
+        if code.co_code[entry.target] == COPY:
+            begins.setdefault(entry.target, entry.start)
+    return begins

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gevent
+import gevent.event
 import psycopg2
 import pymongo
 import pytest
@@ -228,6 +229,42 @@ def test_psycopg2(postgres: Postgres) -> None:
     call_side_by_side(call, times=GREENLETS)
     pool.closeall()
     wait_until(lambda: not statements(postgres, "pg_sleep"), "the statements to end")
+
+
+def test_psycopg2_gives_back_while_others_connect(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool is locked for the time of a connect; a connection comes back late, but does."""
+    monkeypatch.setattr(request_timeout, "TIMEOUT_SWEEP_S", 0.01)
+    timeouts = RequestTimeouts(0.2, logging.getLogger("test"))
+    pool = ThreadedConnectionPool(1, GREENLETS, postgres.url)
+    has_connection, is_locked = gevent.event.Event(), gevent.event.Event()
+
+    def connect() -> None:
+        has_connection.wait()
+        with pool._lock:
+            is_locked.set()
+            gevent.sleep(0.6)
+
+    def application(environ: Any, start_response: Any) -> None:
+        conn = pool.getconn()
+        try:
+            has_connection.set()
+            is_locked.wait()
+        finally:
+            pool.putconn(conn)
+
+    connecting = gevent.spawn(connect)
+    timeouts.start()
+    try:
+        response = SimpleNamespace(sent=0, headers_sent=False, status_code=None)
+        limited = timeouts.limited(lambda call, environ, *_: call(environ, None))
+        limited(application, {}, response, time.monotonic(), REQUEST)
+    finally:
+        timeouts.stop()
+        connecting.get()
+    assert pool._used == {}
+    pool.closeall()
 
 
 def test_pymongo(empty_mongo: str) -> None:

@@ -130,6 +130,43 @@ def test_a_clean_up_is_not_interrupted(within: Callable[..., Any]) -> None:
     assert within(clean_up) == "cleaned up"
 
 
+def test_a_release_at_the_deadline_is_not_interrupted(within: Callable[..., Any]) -> None:
+    """Else a pool has one connection fewer, for ever."""
+    lock = threading.Lock()
+
+    def hold() -> None:
+        with lock:
+            gevent.sleep(0.5)
+
+    def release() -> str:
+        gevent.spawn(hold)
+        try:
+            gevent.sleep(0)
+        finally:
+            with lock:
+                released.append(True)
+        return "released"
+
+    released: list[bool] = []
+    assert within(release) == "released"
+    assert released
+
+
+def test_a_release_without_an_end_is_interrupted(within: Callable[..., Any]) -> None:
+    """As that of a thread pool, which waits for all of its work."""
+    begun_s = monotonic()
+
+    def release() -> None:
+        try:
+            gevent.sleep(0)
+        finally:
+            gevent.sleep(60)
+
+    with pytest.raises(RequestTimeout):
+        within(release)
+    assert monotonic() - begun_s >= 0.05 + request_timeout.RELEASE_S
+
+
 def test_what_an_except_block_tries_instead_ends_too(
     within: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

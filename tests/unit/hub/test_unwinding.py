@@ -1,13 +1,13 @@
 """greenline.hub.unwinding: clean-up after an exception is distinguished from going on."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from weakref import ref
 
 import gevent
 import pytest
 
-from greenline.hub.unwinding import is_unwinding
+from greenline.hub.unwinding import is_releasing, is_unwinding
 
 kept: list[BaseException] = []
 
@@ -239,3 +239,186 @@ def test_clean_up_unwinds(code: Callable[[], None]) -> None:
 def test_code_that_swallowed_the_exception_goes_on(code: Callable[[], None]) -> None:
     """It waits again, whether or not something keeps the exception."""
     assert not look(code)
+
+
+class SlowEnter:
+    """A context manager whose begin waits."""
+
+    def __enter__(self) -> None:
+        wait()
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def manager_that_is_made_slowly() -> SlowEnter:
+    wait()
+    return SlowEnter()
+
+
+@contextmanager
+def slow_end_without_finally() -> Iterator[None]:
+    """Wait after a block that has raised nothing."""
+    yield
+    wait()
+
+
+def finally_() -> None:
+    try:
+        kept.clear()
+    finally:
+        if kept is not None:
+            wait()
+
+
+def finally_after_another_error() -> None:
+    try:
+        int("x")
+    finally:
+        wait()
+
+
+def finally_of_a_return() -> int:
+    for _ in range(2):
+        try:
+            return int("1")
+        finally:
+            wait()
+    return 0
+
+
+def finally_around_an_except() -> None:
+    try:
+        try:
+            int("x")
+        except ValueError:
+            kept.clear()
+    finally:
+        wait()
+
+
+def exit_() -> None:
+    with SlowExit():
+        kept.clear()
+
+
+def exit_after_another_error() -> None:
+    with SlowExit():
+        int("x")
+
+
+def exit_of_a_return() -> int:
+    with SlowExit():
+        return int("1")
+
+
+def exit_of_the_first() -> None:
+    with SlowExit(), nullcontext():
+        kept.clear()
+
+
+def exit_of_the_second() -> None:
+    with nullcontext(), SlowExit():
+        kept.clear()
+
+
+def exit_of_a_generator() -> None:
+    with slow_end_without_finally():
+        kept.clear()
+
+
+def enter() -> None:
+    with SlowEnter():
+        kept.clear()
+
+
+def enter_the_second() -> None:
+    with nullcontext(), SlowEnter():
+        kept.clear()
+
+
+def enter_the_first() -> None:
+    with SlowEnter(), nullcontext():
+        kept.clear()
+
+
+def make_a_manager() -> None:
+    with nullcontext(), manager_that_is_made_slowly():
+        kept.clear()
+
+
+def in_a_with() -> None:
+    with nullcontext():
+        wait()
+
+
+def in_a_try() -> None:
+    while True:
+        try:
+            wait()
+        except ValueError:
+            continue
+        finally:
+            kept.clear()
+
+
+def in_an_except_of_another_error() -> None:
+    try:
+        int("x")
+    except ValueError:
+        wait()
+
+
+def in_an_else() -> None:
+    try:
+        kept.clear()
+    except ValueError:
+        kept.clear()
+    else:
+        wait()
+
+
+def after_a_finally() -> None:
+    try:
+        kept.clear()
+    finally:
+        kept.clear()
+    wait()
+
+
+def releases(code: Callable[[], object]) -> bool:
+    """Return whether *code* releases something where it waits."""
+    working = gevent.spawn(code)
+    gevent.sleep(0)
+    gevent.sleep(0)
+    assert working, "it ended"
+    try:
+        return is_releasing(working)
+    finally:
+        working.kill()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        finally_, finally_after_another_error, finally_of_a_return, finally_around_an_except, exit_,
+        exit_after_another_error, exit_of_a_return, exit_of_the_first, exit_of_the_second,
+        exit_of_a_generator,
+    ],
+    ids=lambda code: code.__name__,
+)  # fmt: skip
+def test_the_end_of_a_block_releases(code: Callable[[], object]) -> None:
+    """Whether the block has raised an error, has returned or has come to its end."""
+    assert releases(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        enter, enter_the_first, enter_the_second, make_a_manager, in_a_with, in_a_try,
+        in_an_except_of_another_error, in_an_else, after_a_finally,
+    ],
+    ids=lambda code: code.__name__,
+)  # fmt: skip
+def test_a_blocks_begin_and_its_work_release_nothing(code: Callable[[], object]) -> None:
+    """Though the compiler gives a manager's begin and its end one position in the source."""
+    assert not releases(code)
