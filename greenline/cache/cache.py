@@ -11,14 +11,21 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from contextlib import suppress
-from functools import lru_cache, wraps
+from functools import wraps
 from inspect import signature
 from itertools import count
 from math import inf
 from time import monotonic
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
+from greenline.cache.arguments import (
+    MAX_KEY_LENGTH,
+    check_bytes,
+    check_key,
+    check_seconds,
+    check_str,
+    checked,
+)
 from greenline.cache.entries import Entries, Entry, made
 from greenline.cache.feed import Feed
 from greenline.cache.flight import Flight, NotShared
@@ -31,8 +38,6 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-MAX_KEY_LENGTH = 1_024
 
 _caches: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 
@@ -59,6 +64,7 @@ class Cache:
     :param name: of the cache in the metrics, str. Default "default".
     :param clock: returns monotonic seconds. Default ``time.monotonic``.
     :raises ValueError: an argument is out of its range.
+    :raises TypeError: an argument is no number.
     :raises ConfigError: the file of *shared_loads* cannot be used.
     """
 
@@ -75,17 +81,11 @@ class Cache:
         name: str = "default",
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        if max_bytes < 1:
-            raise ValueError(f"max_bytes is {max_bytes}; at least 1 is needed")
-        if not 0 < ttl_s < inf:
-            raise ValueError(f"ttl_s is {ttl_s}; it must be above 0 and finite")
-        for argument, value in (
-            ("stale_s", stale_s),
-            ("stale_if_error_s", stale_if_error_s),
-            ("none_ttl_s", 0.0 if none_ttl_s is None else none_ttl_s),
-        ):
-            if not 0 <= value < inf:
-                raise ValueError(f"{argument} is {value}; it must be at least 0 and finite")
+        check_bytes("max_bytes", max_bytes)
+        check_seconds("ttl_s", ttl_s)
+        check_seconds("stale_s", stale_s, may_be_0=True)
+        check_seconds("stale_if_error_s", stale_if_error_s, may_be_0=True)
+        check_seconds("none_ttl_s", 0.0 if none_ttl_s is None else none_ttl_s, may_be_0=True)
         self.name = name
         self.max_bytes = max_bytes
         self.ttl_s = ttl_s
@@ -158,7 +158,7 @@ class Cache:
         :raises ValueError: the key or a tag is too long.
         :raises TypeError: the key is no str, or *tags* is one.
         """
-        _check_key(key)
+        check_key(key)
         tags = checked(tags, ttl_s)
         while True:
             confirmed_s = self._pull()
@@ -271,9 +271,9 @@ class Cache:
         :raises TypeError: neither is given, or one is no str.
         """
         if key is not None:
-            _check_str("key", key)
+            check_str("key", key)
         if tag is not None:
-            _check_str("tag", tag)
+            check_str("tag", tag)
         if key is None and tag is None:
             raise TypeError("invalidate() needs a key or a tag; clear() forgets everything")
         with self._lock:
@@ -422,41 +422,6 @@ class Cache:
                 self._entries.pop(key, None)
                 return
             self._entries[key] = entry
-
-
-def _check_str(name: str, given: Any) -> None:
-    # No tuples: a client that chooses the numbers in them chooses their hashes, and so collisions.
-    if type(given) is not str:
-        raise TypeError(f"a {name} is a str, not a {type(given).__qualname__}")
-
-
-def _check_key(key: Any) -> None:
-    _check_str("key", key)
-    if len(key) > MAX_KEY_LENGTH:
-        raise ValueError(f"the key {key[:40]!r}... has {len(key)} characters, not {MAX_KEY_LENGTH}")
-
-
-def checked(tags: Any, ttl_s: Any) -> tuple[str, ...]:
-    """Return the tags; raise an error that names what is wrong."""
-    if ttl_s is not None and not 0 < ttl_s < inf:
-        raise ValueError(f"ttl_s is {ttl_s}; it must be above 0 and finite")
-    if not isinstance(tags, str):
-        with suppress(TypeError):
-            return _unique(tuple(tags))
-    raise TypeError(f"tags is {tags!r:.40}; a collection of str is needed")
-
-
-@lru_cache(100)
-def _unique(tags: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return *tags* once each; raise an error if they cannot be tags."""
-    if any(type(tag) is not str for tag in tags):
-        raise TypeError
-    for tag in tags:
-        if len(tag) > MAX_KEY_LENGTH:
-            raise ValueError(
-                f"the tag {tag[:40]!r}... has {len(tag)} characters, not {MAX_KEY_LENGTH}"
-            )
-    return tuple(dict.fromkeys(tags))
 
 
 def _count(cache: Cache) -> None:

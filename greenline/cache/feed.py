@@ -12,12 +12,12 @@ import struct
 import threading
 import weakref
 from collections.abc import Iterable
-from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
 from zlib import crc32
 
+from greenline.cache.arguments import check_seconds
 from greenline.slots.location import open_mapped, path
 
 # Cells of eight bytes behind the header: how many entries were ever written; when the leader last
@@ -64,8 +64,7 @@ class Feed:
         max_stale_s: float = 2.0,
         folder: Path | None = None,
     ) -> None:
-        if not 0 < max_stale_s < inf:
-            raise ValueError(f"max_stale_s is {max_stale_s}; it must be above 0 and finite")
+        check_seconds("max_stale_s", max_stale_s)
         self.max_stale_s = max_stale_s
         self._path = path(f"cache invalidations of {key}", folder)
         self._file, self._memory = open_mapped(self._path, SIZE)

@@ -17,7 +17,8 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.http import is_hop_by_hop_header
 from werkzeug.wrappers import Response
 
-from greenline.cache.cache import MAX_KEY_LENGTH, Cache, checked
+from greenline.cache.arguments import MAX_KEY_LENGTH, checked
+from greenline.cache.cache import Cache
 from greenline.cache.flight import NotShared
 from greenline.flask import environ as current_environ
 from greenline.flask.response import ResponseFactory

@@ -549,12 +549,16 @@ def test_a_bad_key_is_refused(key: Any, tags: Any, error: str) -> None:
         ({"stale_s": -1}, "stale_s is -1"),
         ({"stale_if_error_s": float("inf")}, "stale_if_error_s is inf"),
         ({"none_ttl_s": -0.1}, "none_ttl_s is -0.1"),
+        ({"max_bytes": "64MB"}, "max_bytes is '64MB'; an int is needed, in bytes"),
+        ({"max_bytes": 1e6}, "max_bytes is 1000000.0; an int is needed"),
+        ({"ttl_s": "5"}, "ttl_s is '5'; a number is needed, in seconds"),
+        ({"stale_s": None}, "stale_s is None; a number is needed"),
     ],
     ids=str,
 )
 def test_a_bad_argument_is_refused(arguments: Any, error: str) -> None:
     """It is named."""
-    with pytest.raises(ValueError, match=error):
+    with pytest.raises((ValueError, TypeError), match=error):
         Cache(**{"max_bytes": MB, "ttl_s": 60} | arguments)
 
 
