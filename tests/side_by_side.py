@@ -4,8 +4,9 @@ Run the tests in processes side by side, since they wait more than they work.
 A plugin, which ``make test`` names when it has no ARGS: ``pytest -p tests.side_by_side``.
 
 1. Each process collects all tests, takes the next file that is not taken, and has servers of
-   its own. The tests of a file run in order, in one process. While the machine is busy, one file
-   is taken at a time: a test that times something has a second of slack, which others would take.
+   its own. The tests of a file run in order, in one process. While the machine is busy, as many
+   files are taken as there are cores: a test that times something has a second of slack, which more
+   would take.
 2. The first process runs none. It reports what the others tell, file by file, as if it had.
 3. A process that ends in the middle of a file, or that fails other than by a test, fails the run,
    and what it wrote is shown.
@@ -18,11 +19,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -49,9 +50,14 @@ def files(session: pytest.Session) -> dict[int, list[pytest.Item]]:
     return dict(enumerate(list(items) for _, items in groupby(session.items, lambda it: it.path)))
 
 
+def cores() -> int:
+    """Return how many cores the tests may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def is_busy() -> bool:
     """Return whether so much runs on this machine that tests would wait for the processor."""
-    return os.getloadavg()[0] > MAX_LOAD_A_CORE * len(os.sched_getaffinity(0))
+    return os.getloadavg()[0] > MAX_LOAD_A_CORE * cores()
 
 
 class First:
@@ -89,7 +95,7 @@ class First:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._busy_s:
             terminalreporter.write_line(
-                f"The machine was busy for {self._busy_s:.0f} s: one file of tests at a time."
+                f"The machine was busy for {self._busy_s:.0f} s: a file of tests for each core."
             )
 
     def _start(self, other: Child, config: pytest.Config, folder: Path, log_name: str) -> None:
@@ -114,6 +120,15 @@ class First:
                     report(config, data)
                 del missing[number]
         return alive
+
+
+def is_taken(turn: IO[str]) -> bool:
+    """Take *turn* and return True, or return False: another process has it."""
+    # The system gives the lock back for a process that dies.
+    with suppress(BlockingIOError):
+        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def report(config: pytest.Config, data: dict[str, Any]) -> None:
@@ -152,13 +167,13 @@ class Other:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Hold the one turn that there is while the machine is busy; otherwise none is needed."""
-        # The system gives the lock back for a process that dies.
-        with (self._folder / "turn").open("w") as file:
-            while is_busy():
-                with suppress(BlockingIOError):
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
+        """Hold one of the turns that there are while the machine is busy, one for each core."""
+        with ExitStack() as stack:
+            turns = [
+                stack.enter_context((self._folder / f"turn {number}").open("w"))
+                for number in range(cores())
+            ]
+            while is_busy() and not any(map(is_taken, turns)):
                 time.sleep(LOAD_POLL_S)
             yield
 
