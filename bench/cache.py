@@ -1,6 +1,9 @@
 """
 The service with a cache beside the service without, and what the cache promises.
 
+The service and its database share a core, and the clients have the others (``bench/cores.py``): a
+cache saves the work of both.
+
 1. Reads: a book by its id and a page of 100, by Zipf's law, with one write in a hundred: of a book
    that is read as well, or of a task, which changes no page. The cache has so much memory that
    99 % are hits, or 90 %. The rounds are interleaved; the middle of their ratios is judged, to the
@@ -27,15 +30,15 @@ import sys
 import time
 import urllib.request
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 
-from bench import cache_latency, databases, load, products, promises, report
+from bench import cache_latency, cores, databases, load, products, promises, report
 from bench.contenders import flask
 from bench.http_lineup import GREEN
 from bench.lineup import OURS_QUIET, POOL_SIZE
@@ -47,6 +50,7 @@ from embedded import cluster
 from embedded.account import Account
 from embedded.postgres import Postgres
 
+SERVERS_CORE, OTHER_CORES = cores.divided()
 WITHOUT, HITS = "without a cache", "hits alone"
 BOOKS, OPERATIONS, ROUNDS = 1_000, 4_000, 5
 CLIENTS = (10, 100)
@@ -61,7 +65,7 @@ HITS_FLOORS = {"book 99 %": 0.65, "book 90 %": 0.55, "page 99 %": 0.8, "page 90 
 MAX_HIT, MAX_WRITERS_COST, MAX_STAMPEDE, MAX_MEMORY = 1.5, 0.1, 3.0, 1.1
 BODY = json.dumps({"title": "Another title"})
 NOTES = f"""
-one worker of each, pools of {POOL_SIZE}
+one worker of each, pools of {POOL_SIZE}; it and Postgres have one core, the clients the others
 one request in {WRITE_EVERY} is a PATCH: of a book; beside pages, but the changed one, of a task
 a page has 91 to 100 books; changed page: one, which each write makes out of date
 hits: reads that cause no load, by the worker's own count; those that wait for one are among them"""
@@ -116,8 +120,20 @@ class Work:
         return hits / (OPERATIONS * (1 - 1 / WRITE_EVERY))
 
 
-def service(env: dict[str, str], folder: Path, max_bytes: int, workers: int = 1) -> Server:
-    """Return the service with a cache of *max_bytes*, 0 for none."""
+@contextmanager
+def started(server: Server) -> Iterator[Server]:
+    """Run *server* on the servers' core."""
+    with ExitStack() as stack:
+        with cores.on(SERVERS_CORE):
+            stack.enter_context(server)
+        yield server
+
+
+@contextmanager
+def service(
+    env: dict[str, str], folder: Path, max_bytes: int, workers: int = 1
+) -> Iterator[Server]:
+    """Run the service with a cache of *max_bytes*, 0 for none."""
     more = {
         "GREENLINE_CACHE_BYTES": str(max_bytes),
         "WEB_CONCURRENCY": str(workers),
@@ -126,7 +142,8 @@ def service(env: dict[str, str], folder: Path, max_bytes: int, workers: int = 1)
     arguments = [*OURS_QUIET, *GREEN, "--workers", str(workers), "app.wsgi:app"]
     log = folder / f"{max_bytes}.log"
     given = {**env, **more}
-    return Gunicorn(arguments, ready="/books/1", env=given, log=log)
+    with started(Gunicorn(arguments, ready="/books/1", env=given, log=log)) as server:
+        yield server
 
 
 def counts(server: Server) -> dict[str, float]:
@@ -217,7 +234,8 @@ def stampede(found: report.Report, env: dict[str, str], folder: Path) -> None:
     """Let a thousand clients ask for one page at once."""
     more = {**env, "POSTGRES_POOL_SIZE": str(POOL_SIZE)}
     arguments = ["-c", "bench/peers/gunicorn_plain.py", *GREEN, "bench.peers.caching:app"]
-    with Gunicorn(arguments, ready="/ready", env=more, log=folder / "stampede.log") as server:
+    gunicorn = Gunicorn(arguments, ready="/ready", env=more, log=folder / "stampede.log")
+    with started(gunicorn) as server:
         began = time.monotonic()
         server.get("/plain/one")
         alone_s = time.monotonic() - began
@@ -261,7 +279,8 @@ def latency(
     def restart() -> None:
         postgres.stop()
         link.unlink()
-        postgres.start()
+        with cores.on(SERVERS_CORE):
+            postgres.start()
         link.symlink_to(Path(postgres.socket).parent)
 
     url = env["DATABASE_URL"].replace(str(sockets), str(link))
@@ -274,10 +293,10 @@ def writers(found: report.Report, folder: Path, rounds: int) -> None:
     """Let fifty clients write, with the triggers and without; the server waits for its disk."""
     spent: dict[str, list[float]] = {"enable": [], "disable": []}
     bare: dict[str, list[float]] = {"enable": [], "disable": []}
-    with (
-        Postgres(folder / "durable", 4 * WRITERS) as postgres,
-        closing(psycopg2.connect(postgres.superuser_url)) as conn,
-    ):
+    with ExitStack() as stack:
+        with cores.on(SERVERS_CORE):
+            postgres = stack.enter_context(Postgres(folder / "durable", 4 * WRITERS))
+        conn = stack.enter_context(closing(psycopg2.connect(postgres.superuser_url)))
         env = {**_prepare(postgres), "POSTGRES_POOL_SIZE": str(WRITERS)}
         conn.autocommit = True
 
@@ -366,14 +385,16 @@ def main() -> int:
     ) -> list[promises.Verdict]:
         # MongoDB is off for books: half of the memory would be for its products.
         env = _prepare(postgres)
-        reads(found, env, folder, rounds)
-        stampede(found, env, folder)
-        writers(found, folder, rounds)
-        hit(found)
-        latency(found, env, folder, postgres, mongo)  # last: it restarts Postgres
+        with cores.on(OTHER_CORES):
+            reads(found, env, folder, rounds)
+            stampede(found, env, folder)
+            writers(found, folder, rounds)
+            hit(found)
+            latency(found, env, folder, postgres, mongo)  # last: it restarts Postgres
         return found.verdicts
 
-    return databases.run("cache", 200, measure, NOTES)
+    with cores.on(SERVERS_CORE):
+        return databases.run("cache", 200, measure, NOTES)
 
 
 if __name__ == "__main__":
