@@ -213,8 +213,9 @@ class Server(ThreadingMixIn, TCPServer):
 
     def server_close(self) -> None:
         """Stop to listen; remove the unix socket."""
-        # In this order: after USR2 another process may listen here as soon as nothing does.
-        if self._path:
+        # What is not bound has no name: it is closed because another process listens at the path.
+        if self._path and self.socket.getsockname() == self._path:
+            # In this order: after USR2 that process may listen here as soon as nothing does.
             Path(self._path).unlink(missing_ok=True)
         super().server_close()
 

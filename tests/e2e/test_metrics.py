@@ -272,6 +272,8 @@ def test_another_arbiter_takes_over(tmp_path: Path) -> None:
         other = int(new.read_text())
         try:
             wait_until(lambda: workers(other), "its workers")
+            wait_until(lambda: f"{path}: [Errno" in running.log, "a try to listen as well")
+            assert answers(str(path))
             running.process.send_signal(signal.SIGTERM)
             running.process.wait(60)
             wait_until(lambda: path.exists() and answers(str(path)), "the metrics again")
