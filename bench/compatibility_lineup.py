@@ -869,6 +869,14 @@ def ask_pillow(_: str, word: str) -> object:
     return word
 
 
+def ask_argon2(_: str, word: str) -> object:
+    import argon2
+
+    cost = 60 if seconds(word) else 1
+    argon2.PasswordHasher(time_cost=cost, memory_cost=2**16, parallelism=1).hash("x")
+    return word
+
+
 def ask_bcrypt(_: str, word: str) -> object:
     import bcrypt
 
@@ -1124,6 +1132,8 @@ LIBRARIES = (
     Library("pillow", ("PIL",), "https://pillow.readthedocs.io/en/stable/",
             "computing", ask_pillow, computes=True, instead=SHORT),
     Library("bcrypt", ("bcrypt",), "https://github.com/pyca/bcrypt",
-            "computing", ask_bcrypt, computes=True, instead=SHORT),
+            "computing", ask_bcrypt, note="the worker runs it in threads"),
+    Library("argon2-cffi", ("argon2",), "https://argon2-cffi.readthedocs.io/en/stable/",
+            "computing", ask_argon2, note="the worker runs it in threads"),
 )  # fmt: skip
 BY_NAME = {each.name: each for each in reversed(LIBRARIES)}

@@ -1,9 +1,9 @@
 """
 Keep calls that block below Python away from the hub.
 
-``sqlite3``, file locks, pipes, ``os.system`` and ``os.wait*`` are replaced by functions that wait
-in the hub or work in native threads. So are the functions that ``GREENLINE_OFFLOAD`` names. With
-``GREENLINE_OFFLOAD=off`` nothing is replaced.
+``sqlite3``, file locks, pipes, ``os.system``, ``os.wait*`` and the hashes of passwords are replaced
+by functions that wait in the hub or work in native threads. So are the functions that
+``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is replaced.
 
 Internal: applications import nothing from here.
 """
@@ -39,7 +39,7 @@ def patch() -> None:
     if callables is None:
         return
     # Not at the top: at their import these modules keep the functions that gevent has set.
-    from greenline.offload import locks, pipes, processes, programs
+    from greenline.offload import hashing, locks, pipes, processes, programs
 
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
     os.lockf = locks.os_lockf
@@ -49,6 +49,7 @@ def patch() -> None:
     if hasattr(os, "waitid"):  # not on macOS
         os.waitid = processes.waitid
     programs.patch()
+    hashing.patch()
     after_import("sqlite3.dbapi2", _patch_sqlite3)
     for name in callables:
         if name == MYSQLCLIENT:

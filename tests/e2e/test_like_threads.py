@@ -70,6 +70,18 @@ def test_a_view_may_compute_for_longer_than_the_timeout() -> None:
         assert "WORKER TIMEOUT" not in running.log
 
 
+def test_the_hash_of_a_password_leaves_the_others_alone() -> None:
+    """Django's takes half a second for each login; C code computes it."""
+    with hosting(TARGET) as running, ThreadPoolExecutor(1) as clients:
+        login = clients.submit(running.get, "/hash/5000000")
+        answered = 0
+        while not login.done():
+            assert running.get("/").status == 200
+            answered += 1
+        assert login.result().status == 200
+    assert answered > 20
+
+
 @pytest.mark.parametrize(
     ("path", "more"),
     [("/block/30", {}), ("/compute/30", {"THREADED_MAX_TIMEOUTS": "2"})],

@@ -1,5 +1,6 @@
 """A WSGI application that was written for threads, for the tests of the worker."""
 
+import hashlib
 import json
 import os
 import threading
@@ -54,6 +55,8 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
             until = time.monotonic() + float(path.removeprefix("/compute/"))
             while time.monotonic() < until:
                 pass
+        elif path.startswith("/hash/"):
+            hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", int(path.removeprefix("/hash/")))
         elif path.startswith("/block/"):
             get_original("time", "sleep")(float(path.removeprefix("/block/")))
         elif path == "/lock":

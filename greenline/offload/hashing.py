@@ -1,0 +1,87 @@
+"""
+Compute the hashes of passwords in native threads: each takes up to a second, in C code that lets
+other threads run Python meanwhile, as under gthread.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import update_wrapper
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
+
+from gevent.lock import Semaphore
+
+from greenline.hub.deadline import wait_in
+from greenline.offload import threads
+from greenline.offload.imports import after_import
+
+# With fewer a thread is not worth it: ten thousand take some milliseconds.
+MIN_ITERATIONS = 5_000
+# By module, the functions of what the package index has.
+FUNCTIONS = {
+    "bcrypt": ("checkpw", "hashpw", "kdf"),
+    "argon2.low_level": ("hash_secret", "hash_secret_raw", "verify_secret"),
+}
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_pbkdf2_hmac: Callable[..., bytes] = hashlib.pbkdf2_hmac
+
+
+def patch() -> None:
+    """Replace the functions of hashlib; those of other modules right after their import."""
+    hashlib.pbkdf2_hmac = pbkdf2_hmac
+    if hasattr(hashlib, "scrypt"):  # not in each OpenSSL
+        hashlib.scrypt = _in_a_thread(hashlib.scrypt)
+    for module in FUNCTIONS:
+        after_import(module, _patch)
+
+
+def _patch(module: ModuleType) -> None:
+    for name in FUNCTIONS[module.__name__]:
+        if hasattr(module, name):
+            setattr(module, name, _in_a_thread(getattr(module, name)))
+
+
+def _cores() -> Semaphore:
+    # With more threads than cores the hub would seldom have one.
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return Semaphore(len(os.sched_getaffinity(0)))
+    return Semaphore(os.cpu_count() or 1)
+
+
+def _in_a_thread(original: Callable[P, T]) -> Callable[P, T]:
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not threads.can_wait():
+            return original(*args, **kwargs)
+        turns = _turns
+        wait_in(turns.acquire)
+        try:
+            return threads.run(original, *args, **kwargs)
+        finally:
+            turns.release()
+
+    return update_wrapper(run, original)
+
+
+_pbkdf2_hmac_in_a_thread = _in_a_thread(_pbkdf2_hmac)
+
+
+def pbkdf2_hmac(
+    hash_name: str, password: Any, salt: Any, iterations: int, dklen: int | None = None
+) -> bytes:
+    """Do what :func:`hashlib.pbkdf2_hmac` does, in a native thread where it takes long."""
+    is_short = isinstance(iterations, int) and iterations < MIN_ITERATIONS
+    compute = _pbkdf2_hmac if is_short else _pbkdf2_hmac_in_a_thread
+    return compute(hash_name, password, salt, iterations, dklen)
+
+
+def _after_fork_in_child() -> None:
+    global _turns
+    _turns = _cores()  # greenlets of the parent hold the copies of its turns
+
+
+_turns = _cores()
+os.register_at_fork(after_in_child=_after_fork_in_child)

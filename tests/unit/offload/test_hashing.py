@@ -1,0 +1,154 @@
+"""Hashes of passwords are computed in native threads, not more at once than there are cores."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+from gevent.lock import Semaphore
+from gevent.monkey import get_original
+
+from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
+from greenline.offload import hashing
+from tests.helpers.support import CHECKOUT, environ
+
+sleep = get_original("time", "sleep")
+get_ident = get_original("_thread", "get_ident")
+
+MODULE = """
+from gevent.monkey import get_original
+
+get_ident = get_original("_thread", "get_ident")
+
+def {0}(password, **more):
+    "Hash it."
+    return get_ident(), password, more
+"""
+SCRIPT = """
+from greenline.patch import patch_all; patch_all()
+from gevent.monkey import get_original
+from {0} import {1}
+ident, password, more = {1}(b"secret", salt=b"x")
+print(ident != get_original("_thread", "get_ident")(), password, more, {1}.__doc__)
+"""
+
+
+@pytest.mark.parametrize("iterations", [1, hashing.MIN_ITERATIONS])
+def test_pbkdf2_is_that_of_hashlib(iterations: int) -> None:
+    """With all forms of its arguments, and all errors."""
+    many = {"hash_name": "sha256", "password": b"secret", "salt": bytearray(b"salt")}
+    for kwargs in (
+        {"iterations": iterations, **many},
+        {"iterations": iterations, "dklen": 20, **many},
+    ):
+        assert hashing.pbkdf2_hmac(**kwargs) == hashing._pbkdf2_hmac(**kwargs)
+    args = ("sha512", b"secret", b"salt", iterations, None)
+    assert hashing.pbkdf2_hmac(*args) == hashing._pbkdf2_hmac(*args)
+    for wrong in (
+        ("md55", b"", b"", iterations),
+        ("md5", "", b"", iterations),
+        ("md5", b"", b"", iterations, -1),
+        ("md5", b"", b"", str(iterations)),
+        ("md5", b"", b"", -iterations),
+    ):
+        assert outcome(hashing.pbkdf2_hmac, *wrong) == outcome(hashing._pbkdf2_hmac, *wrong)
+
+
+def outcome(function: Callable[..., object], *args: Any) -> tuple[type[Exception], str]:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        function(*args)
+    return caught.type, str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda: hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", 500_000),
+        lambda: hashlib.scrypt(b"secret", salt=b"salt", n=2**16, r=8, p=1, maxmem=2**27),
+    ],
+    ids=["pbkdf2", "scrypt"],
+)
+def test_others_go_on(compute: Callable[[], bytes]) -> None:
+    """While a hash is computed that takes a tenth of a second or more."""
+    hashing.patch()
+    looks = 0
+    hashed = gevent.spawn(compute)
+    while not hashed.ready():
+        gevent.sleep(0.001)
+        looks += 1
+    assert len(hashed.get()) in (32, 64)
+    assert looks > 5
+
+
+def test_not_more_at_once_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the hub would wait for a core; each has its turn."""
+    monkeypatch.setattr(hashing, "_turns", Semaphore(2))
+    now: list[int] = []
+    highest: list[int] = []
+
+    def compute(number: int) -> int:
+        now.append(number)
+        highest.append(len(now))
+        sleep(0.05)
+        now.remove(number)
+        return number
+
+    in_a_thread = hashing._in_a_thread(compute)
+    calls = [gevent.spawn(in_a_thread, number) for number in range(6)]
+    gevent.joinall(calls, timeout=10, raise_error=True)
+    assert [call.value for call in calls] == list(range(6))
+    assert max(highest) == 2
+
+
+def test_a_turn_is_waited_for_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is there for the next one."""
+    monkeypatch.setattr(hashing, "_turns", Semaphore(1))
+    ident = hashing._in_a_thread(get_ident)
+    hashing._turns.acquire()
+    with pytest.raises(DeadlineExceeded), deadline.limit(0.02):
+        ident()
+    hashing._turns.release()
+    assert ident() != get_ident()
+
+
+def test_a_forked_child_has_its_own_turns() -> None:
+    """Those of the parent are held by greenlets that the child does not have."""
+    turns = hashing._turns
+    held = 0
+    while turns.acquire(blocking=False):
+        held += 1
+    try:
+        child = os.fork()
+        if child == 0:
+            os._exit(not hashing._turns.acquire(blocking=False))
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        for _ in range(held):
+            turns.release()
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [(module, name) for module, names in hashing.FUNCTIONS.items() for name in names],
+)
+def test_libraries_of_the_index_work_in_threads_too(
+    tmp_path: Path, module: str, function: str
+) -> None:
+    """Their functions keep their arguments and their text."""
+    file = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(MODULE.format(function))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(module, function)],
+        env={**environ({}), "PYTHONPATH": f"{CHECKOUT}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stdout == "True b'secret' {'salt': b'x'} Hash it.\n", done.stderr
