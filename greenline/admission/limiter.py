@@ -9,6 +9,7 @@ to a probe.
 import socket
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any
@@ -53,22 +54,32 @@ REFUSAL_HEAD = [
 ]
 
 
-class _QueuedRequest:
-    """A request in the queue, until it is admitted or has an *error*."""
+class QueuedRequest:
+    """
+    A request in the queue, until it is admitted or has an *error*.
 
-    __slots__ = ("error", "is_admitted", "sock", "until_s", "waiter")
+    :param sock: the client's socket.
+    :param came_s: when it came, in monotonic seconds.
+    :param until_s: when it has waited too long, in monotonic seconds.
+    :param resume: is called when the wait has ended.
+    """
 
-    def __init__(self, sock: socket.socket, until_s: float) -> None:
+    __slots__ = ("came_s", "error", "is_admitted", "resume", "sock", "until_s")
+
+    def __init__(
+        self, sock: socket.socket, came_s: float, until_s: float, resume: Callable[[], object]
+    ) -> None:
         self.sock = sock
+        self.came_s = came_s
         self.until_s = until_s
-        self.waiter: Waiter[None] = Waiter()
+        self.resume = resume
         self.is_admitted = False
-        self.error: Overloaded | RequestTimeout | ClientGone | None = None
+        self.error: BaseException | None = None
 
-    def refuse(self, error: Overloaded | RequestTimeout | ClientGone) -> None:
+    def refuse(self, error: BaseException) -> None:
         """Have it raise *error*."""
         self.error = error
-        wake(self.waiter)
+        self.resume()
 
 
 class ConcurrencyLimiter:
@@ -116,7 +127,7 @@ class ConcurrencyLimiter:
         self._in_progress = 0
         self._refused = 0
         self._disconnected = 0
-        self._waiting: deque[_QueuedRequest] = deque()
+        self._waiting: deque[QueuedRequest] = deque()
         self._overload = Overload(connected, unaccepted)
         self._idle_time = IdleTime()
         self._timer: Any = None
@@ -140,7 +151,9 @@ class ConcurrencyLimiter:
         """Return whether a request would be admitted at once."""
         return self._in_progress < self._limit.value
 
-    def acquire(self, environ: dict[str, Any], sock: socket.socket) -> float | None:
+    def acquire(
+        self, environ: dict[str, Any], sock: socket.socket, queued: QueuedRequest | None = None
+    ) -> float | None:
         """
         Admit a request, at once or after a wait in the queue.
 
@@ -148,28 +161,51 @@ class ConcurrencyLimiter:
 
         :param environ: the environ of the request, dict.
         :param sock: the client's socket, which is watched during the wait.
+        :param queued: what :meth:`enqueue` has returned; its wait has ended. Default None: the
+            calling greenlet waits.
         :returns: the time of the admission, for :meth:`release`; None: the request is exempt.
         :raises Overloaded: the queue is full, or the request has waited too long.
         :raises RequestTimeout: the request has waited until its deadline.
         :raises ClientGone: the client disconnected during the wait.
         """
-        if environ["PATH_INFO"] in self._exempt:
-            return None
-        if self._timer is not None:
-            self._overload.came += 1
-        elif self._in_progress >= INITIAL:
-            # With fewer requests the limit needs no measurements, and they cost nothing.
-            self._start_observing()
-        if self._in_progress < self._limit.value:
-            self._in_progress += 1
-            return monotonic()
-        came = monotonic()
-        environ[WAITS_FOR] = "turn"
-        self._wait(sock, came)
+        if queued is None:
+            if environ["PATH_INFO"] in self._exempt:
+                return None
+            self._note_arrival()
+            if self._in_progress < self._limit.value:
+                self._in_progress += 1
+                return monotonic()
+            queued = self._wait(environ, sock)
+        if queued.error is not None:
+            raise queued.error
         environ[WAITS_FOR] = None
         admitted = monotonic()
-        environ.setdefault(SPENT, {})["queued"] = admitted - came
+        environ.setdefault(SPENT, {})["queued"] = admitted - queued.came_s
         return admitted
+
+    def enqueue(
+        self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object]
+    ) -> QueuedRequest | None:
+        """
+        Queue a request without a greenlet that waits; call it in the hub, while there is no room.
+
+        :param environ: the environ of the request, dict.
+        :param sock: the client's socket, which is watched during the wait.
+        :param resume: is called in the hub when the wait has ended; it then calls :meth:`acquire`
+            with the result of this call.
+        :returns: None, with nothing done, if :meth:`acquire` has to be called at once: the request
+            is exempt, or the queue is full.
+        """
+        if environ["PATH_INFO"] in self._exempt or self._is_full():
+            return None
+        self._note_arrival()
+        run_callback = gevent.get_hub().loop.run_callback
+        return self._queue(environ, sock, partial(run_callback, resume))
+
+    def interrupt(self, queued: QueuedRequest, error: BaseException) -> None:
+        """Have a request that :meth:`enqueue` has queued, and that has not begun, raise *error*."""
+        self._abandon(queued)
+        queued.refuse(error)
 
     def release(self, admitted_s: float | None, ok: bool = True) -> None:
         """
@@ -198,22 +234,42 @@ class ConcurrencyLimiter:
         # This may exceed the limit for a moment, if others were admitted meanwhile.
         self._in_progress += 1
 
-    def _wait(self, sock: socket.socket, came_s: float) -> None:
-        if len(self._waiting) >= min(self._max_waiting, self._overload.max_waiting):
+    def _note_arrival(self) -> None:
+        if self._timer is not None:
+            self._overload.came += 1
+        elif self._in_progress >= INITIAL:
+            # With fewer requests the limit needs no measurements, and they cost nothing.
+            self._start_observing()
+
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= min(self._max_waiting, self._overload.max_waiting)
+
+    def _queue(
+        self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object]
+    ) -> QueuedRequest:
+        if self._timer is None:
+            self._start_observing()
+        environ[WAITS_FOR] = "turn"
+        came_s = monotonic()
+        until_s = came_s + min(self._max_wait_s, self._timeout_s)
+        queued = QueuedRequest(sock, came_s, until_s, resume)
+        self._waiting.append(queued)
+        return queued
+
+    def _wait(self, environ: dict[str, Any], sock: socket.socket) -> QueuedRequest:
+        """Queue the request of this greenlet; return when its wait has ended."""
+        if self._is_full():
             self._refused += 1
             is_full = len(self._waiting) >= self._max_waiting
             raise Overloaded(reason=QUEUE_FULL if is_full else OVERLOAD)
-        if self._timer is None:
-            self._start_observing()
-        queued = _QueuedRequest(sock, came_s + min(self._max_wait_s, self._timeout_s))
-        self._waiting.append(queued)
+        waiter: Waiter[None] = Waiter()
+        queued = self._queue(environ, sock, partial(wake, waiter))
         try:
-            queued.waiter.get()
+            waiter.get()
         except BaseException:
             self._abandon(queued)
             raise
-        if queued.error is not None:
-            raise queued.error
+        return queued
 
     def _admit(self) -> None:
         """Admit the requests that waited longest, except those of disconnected clients."""
@@ -223,10 +279,10 @@ class ConcurrencyLimiter:
             self._in_progress += 1
             # Counted here and not by the request: a new one cannot overtake it.
             queued.is_admitted = True
-            wake(queued.waiter)
+            queued.resume()
 
-    def _abandon(self, queued: _QueuedRequest) -> None:
-        """Remove a request whose greenlet was interrupted."""
+    def _abandon(self, queued: QueuedRequest) -> None:
+        """Remove a request that was interrupted."""
         # If it was admitted in the same moment, the next one is admitted instead.
         if queued.is_admitted:
             self._in_progress -= 1

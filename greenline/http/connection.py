@@ -19,13 +19,14 @@ from functools import cached_property
 from io import BytesIO
 from socket import SHUT_WR
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import gevent
 from gevent.exceptions import ConcurrentObjectUseError
 from gevent.socket import socket as gevent_socket
 
-from greenline.admission.limiter import ConcurrencyLimiter
+from greenline.admission.limiter import ConcurrencyLimiter, QueuedRequest
 from greenline.http import proxy_headers
 from greenline.http.body import BodyTooLarge, BoundedChunks, drain, is_unread
 from greenline.http.client import (
@@ -101,10 +102,14 @@ class ClientConnection:
     :param sweep: interrupts the waits that have expired.
     """
 
+    # Instances have at most 30 attributes: with more CPython stops sharing the keys of their dicts,
+    # and a request takes a tenth more time. What most connections never set is set in the class.
     needs_greenlet = True  # for the wait for a request
     greenlet: Any = None  # the one in converse()
+    queued: QueuedRequest | None = None  # the request in progress, while no greenlet waits for it
     _found: Any = None  # what converse() begins with: bytes, HandlerOutcome, or nothing
     error: OSError | None = None  # the client's, which ended the conversation
+    _proxy: Any = MappingProxyType({})  # from the PROXY protocol
     # The budget of the stage, see _expect().
     _late: type[ClientTimeout] = HeadTimeout
     _left_s, _each_s = 0.0, NEVER
@@ -147,7 +152,6 @@ class ClientConnection:
         self._fast_parser = FastParser(rules, base, addr, server)
         self._data = b""  # read, but not parsed: the beginning of the next request
         self._body: Any = None
-        self._proxy: Any = {}  # from the PROXY protocol
         self._client: Any
         if type(sock) is gevent_socket:
             self._client = PlainClient(sock, limits, sweep)
@@ -266,10 +270,7 @@ class ClientConnection:
         :returns: False if :meth:`_next_request` must read it: it needs gunicorn's parser, or a
             wait.
         """
-        # Runs in the hub, so nothing here may wait. No switch between has_room() and acquire() in
-        # the handler, so the request is admitted at once.
-        if not self._limiter.has_room():
-            return False
+        # Runs in the hub, so nothing here may wait.
         try:
             request = self._fast_parser.read(data)
         except Fallback:
@@ -280,13 +281,29 @@ class ClientConnection:
         end = request.head_bytes + length
         if length < 0 or end > len(data) or length > self._limits.max_body_bytes:
             return False
+        limiter, queued = self._limiter, None
+        # No switch between has_room() and acquire() in the handler: it is admitted at once.
+        if not limiter.has_room():
+            queued = limiter.enqueue(request.environ, self.sock, self._start_queued)
+            if queued is None:
+                return False
         request.body = BytesIO(data[request.head_bytes : end])
         self._data = data[end:]
         self._response = None
         self._is_withheld = self._is_idle = False
         self.request = request
-        self._start(self._handle, request)  # type: ignore[misc]
+        if queued is None:
+            self._start(self._handle, request)  # type: ignore[misc]
+        else:
+            self.respond(request)  # the time of the answer begins
+            self.queued = queued
         return True
+
+    def _start_queued(self) -> None:
+        """Start a handler for the request that was in the queue; runs in the hub."""
+        # None: it has begun, for another reason than that for which this was called.
+        if self.queued is not None:
+            self._start(self._handle, self.request)  # type: ignore[misc]
 
     def _handle(self, request: FastRequest) -> None:
         """Answer *request* in a handler; have a greenlet go on if it must."""
@@ -314,6 +331,8 @@ class ClientConnection:
 
     def respond(self, request: Any) -> tuple[Response, dict[str, Any]]:
         """Return the response to fill and the environ for the application."""
+        if self.queued is not None:
+            return cast(Response, self._response), request.environ
         self.started_s = monotonic()
         response = Response(request, self, self._cfg)
         environ: dict[str, Any]
@@ -327,6 +346,8 @@ class ClientConnection:
             environ["wsgi.multithread"] = True
             environ[proxy_headers.IS_TRUSTED] = self._fast_parser.is_trusted
             environ["wsgi.errors"] = self._fast_parser.base["wsgi.errors"]
+        if proxy_headers.REQUEST_START in environ:
+            proxy_headers.note_queue(environ)
         environ["gunicorn.socket"] = self.sock
         environ["wsgi.early_hints"] = response.early_hints
         self._response = response
@@ -532,8 +553,10 @@ class ClientConnection:
 
     def cut(self) -> None:
         """End the request in progress, or the wait for one."""
+        if self.queued is not None:
+            self._limiter.interrupt(self.queued, gevent.GreenletExit())
         # The greenlet of the connection may be waiting for the handler, which would go on.
-        if (running := self._handler or self.greenlet) is not None:
+        elif (running := self._handler or self.greenlet) is not None:
             gevent.kill(running)
         else:
             self.close()

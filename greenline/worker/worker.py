@@ -428,15 +428,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         response, environ = connection.respond(request)
         started = connection.started_s
         try:
-            if proxy_headers.REQUEST_START in environ:
-                proxy_headers.note_queue(environ)
             self.nr += 1
             if self.nr >= self.max_requests:
                 self._end_after_this()
             if not self.alive or not self.keepalive_s:
                 response.force_close()
             try:
-                admitted = self._limiter.acquire(environ, connection.sock)
+                queued = connection.queued
+                if queued is not None:
+                    connection.queued = None
+                admitted = self._limiter.acquire(environ, connection.sock, queued)
             except Overloaded as error:
                 self._counters.count(("refused", error.reason))
                 if connection.withholds_body():

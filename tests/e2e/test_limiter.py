@@ -1,7 +1,10 @@
 """Requests that the concurrency limit admits, refuses and counts, over real sockets."""
 
 import json
+import signal
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -101,3 +104,56 @@ def test_a_blocked_hub_is_counted(environ: dict[str, str]) -> None:
         before = total(running, "hub_blocked")
         assert running.get("/burn").status == 200
         wait_until(lambda: total(running, "hub_blocked") > before, "the count")
+
+
+def test_who_waits_in_the_queue_is_answered_or_cut_at_the_stop(
+    environ: dict[str, str],
+) -> None:
+    """As those in progress are: when the time of the stop is over, with a 503 and a line."""
+    one = {"GREENLINE_MAX_IN_PROGRESS": "1"}
+    with (
+        hosting(TARGET, "--graceful-timeout", "3", **environ, **one) as running,
+        ThreadPoolExecutor(3) as clients,
+    ):
+        holding = clients.submit(running.get, "/hold")
+        wait_until(Path(environ["HELD"]).exists, "the only place to be taken")
+        queued = [clients.submit(running.get, f"/?{number}") for number in range(2)]
+        wait_until(lambda: total(running, "limiter", "waiting") == 2, "two to wait")
+        running.process.send_signal(signal.SIGTERM)
+        assert [one.result().status for one in queued] == [503, 503]
+        assert holding.result().status == 503
+        assert running.process.wait(40) == 0
+        assert running.log.count("cut after the graceful timeout: GET /") == 3
+
+
+def test_a_turn_comes_in_the_order_of_arrival(environ: dict[str, str]) -> None:
+    """What needs a greenlet, as a body that comes later does, and what needs none."""
+    one = {"GREENLINE_MAX_IN_PROGRESS": "1"}
+    head = b"POST /?%d HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+    with (
+        hosting(TARGET, "--access-logfile", "-", **environ, **one) as running,
+        ExitStack() as stack,
+    ):
+        holding = stack.enter_context(ThreadPoolExecutor(1)).submit(running.get, "/hold")
+        wait_until(Path(environ["HELD"]).exists, "the only place to be taken")
+        clients = []
+        for number in range(6):
+            client = stack.enter_context(
+                socket.create_connection(("127.0.0.1", running.port), timeout=30)
+            )
+            client.sendall(head % number + (b"ab" if number % 2 else b""))
+            clients.append(client)
+            wait_until(
+                lambda: total(running, "limiter", "waiting") == len(clients),
+                "one more to wait",
+            )
+        for client in clients[::2]:
+            client.sendall(b"ab")
+        Path(environ["OPEN"]).touch()
+        assert holding.result().status == 200
+        for client in clients:
+            assert client.recv(1_000).startswith(b"HTTP/1.1 200 ")
+        lines = [f'"POST /?{number} ' for number in range(6)]
+        wait_until(lambda: all(line in running.log for line in lines), "their lines")
+        places = [running.log.index(line) for line in lines]
+        assert places == sorted(places)

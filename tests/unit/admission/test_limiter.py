@@ -6,12 +6,13 @@ from time import monotonic
 
 import gevent
 import pytest
+from gevent.event import Event
 from gevent.monkey import get_original
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenline.admission.adaptive import Fixed
-from greenline.admission.limiter import CHECK_S, ConcurrencyLimiter
+from greenline.admission.limiter import CHECK_S, ConcurrencyLimiter, QueuedRequest
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.telemetry.request_counts import QUEUE_FULL, WAITED
@@ -252,6 +253,80 @@ def test_killed_in_the_moment_it_is_admitted_it_passes_its_place_on(clients: lis
     assert limiter.stats()["in_progress"] == 0
 
 
+def queued(limiter: ConcurrencyLimiter, client: Client, resumed: list[Client]) -> QueuedRequest:
+    """Queue *client* without a greenlet; it is in *resumed* when its wait has ended."""
+    found = limiter.enqueue(BOOKS.copy(), client.sock, lambda: resumed.append(client))
+    assert found is not None
+    return found
+
+
+def test_one_without_a_greenlet_has_its_turn_between_the_others(clients: list[Client]) -> None:
+    """It is resumed in the hub, not by the greenlet that leaves."""
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=3, max_wait_s=LONG_S)
+    (place,) = busy(limiter, clients[0])
+    resumed: list[Client] = []
+    (first,) = waiting(limiter, clients[1])
+    second = queued(limiter, clients[2], resumed)
+    (third,) = waiting(limiter, clients[3])
+    limiter.release(place)
+    limiter.release(first.get(timeout=40))
+    assert resumed == []
+    wait_until(lambda: resumed, "the second")
+    environ = BOOKS.copy()
+    place = limiter.acquire(environ, clients[2].sock, second)
+    assert not third.ready()
+    assert environ["greenline.spent"]["queued"] > 0  # type: ignore[index]
+    limiter.release(place)
+    assert third.get(timeout=40) is not None
+
+
+def test_one_without_a_greenlet_is_not_queued_where_it_would_be_refused(
+    clients: list[Client],
+) -> None:
+    """Nor is a health check; nothing is counted, because acquire() follows."""
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
+    busy(limiter, clients[0])
+    assert limiter.enqueue({"PATH_INFO": "/healthz"}, clients[1].sock, lambda: None) is None
+    queued(limiter, clients[1], [])
+    assert limiter.enqueue(BOOKS.copy(), clients[2].sock, lambda: None) is None
+    assert (limiter.stats()["waiting"], limiter.stats()["refused"]) == (1, 0)
+
+
+def test_one_without_a_greenlet_waits_no_longer_than_allowed(clients: list[Client]) -> None:
+    """It is resumed, and acquire() says why."""
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=0.2)
+    busy(limiter, clients[0])
+    resumed: list[Client] = []
+    late = queued(limiter, clients[1], resumed)
+    wait_until(lambda: resumed, "the end of the wait")
+    with pytest.raises(Overloaded) as caught:
+        limiter.acquire(BOOKS.copy(), clients[1].sock, late)
+    assert caught.value.reason == WAITED
+    assert limiter.stats()["waiting"] == 0
+
+
+@pytest.mark.parametrize("is_admitted", [False, True])
+def test_one_without_a_greenlet_that_is_interrupted_leaves_its_place(
+    clients: list[Client], is_admitted: bool
+) -> None:
+    """Before its turn, and in the moment between its turn and its begin."""
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
+    (place,) = busy(limiter, clients[0])
+    resumed: list[Client] = []
+    cut = queued(limiter, clients[1], resumed)
+    (other,) = waiting(limiter, clients[2])
+    if is_admitted:
+        limiter.release(place)
+    limiter.interrupt(cut, gevent.GreenletExit())
+    wait_until(lambda: resumed, "the end of the wait")
+    with pytest.raises(gevent.GreenletExit):
+        limiter.acquire(BOOKS.copy(), clients[1].sock, cut)
+    if not is_admitted:
+        limiter.release(place)
+    limiter.release(other.get(timeout=40))
+    assert limiter.stats()["in_progress"] == limiter.stats()["waiting"] == 0
+
+
 def test_a_limit_that_grows_admits_all_it_can(clients: list[Client]) -> None:
     """One leaves, three more may be in: three of the waiters are."""
     limit = Fixed(1)
@@ -288,27 +363,37 @@ def test_the_limit_learns_how_long_each_took_and_how_it_ended(clients: list[Clie
 @given(
     limit=st.integers(1, 3),
     queue=st.integers(0, 4),
-    work=st.lists(st.integers(0, 4), min_size=1, max_size=25),
+    work=st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=25),
     kills=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 20)), max_size=12),
     closes=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 20)), max_size=8),
 )
 def test_whichever_request_is_killed_or_disconnects_no_place_is_lost(
     limit: int,
     queue: int,
-    work: list[int],
+    work: list[tuple[int, bool]],
     kills: list[tuple[int, int]],
     closes: list[tuple[int, int]],
 ) -> None:
-    """The limit holds at every step, and in the end all places are free."""
+    """The limit holds at every step, and in the end all places are free, with a greenlet or not."""
     limiter = ConcurrencyLimiter(Fixed(limit), max_waiting=queue, max_wait_s=LONG_S)
     clients = [Client() for _ in work]
     highest = inside = 0
 
-    def serve(client: Client, turns: int) -> None:
+    places: dict[Client, QueuedRequest] = {}  # of those without a greenlet
+
+    def serve(client: Client, turns: int, has_greenlet: bool) -> None:
         nonlocal highest, inside
+        queued = None
+        if not (has_greenlet or limiter.has_room()):
+            resumed = Event()
+            queued = limiter.enqueue(BOOKS.copy(), client.sock, resumed.set)
+            if queued is not None:
+                places[client] = queued
+                resumed.wait()
+                places.pop(client, None)
         try:
-            place = client.acquire(limiter)
-        except (Overloaded, ClientGone):
+            place = limiter.acquire(BOOKS.copy(), client.sock, queued)
+        except (Overloaded, ClientGone, gevent.GreenletExit):
             return
         inside += 1
         highest = max(highest, inside)
@@ -319,11 +404,19 @@ def test_whichever_request_is_killed_or_disconnects_no_place_is_lost(
             inside -= 1
             limiter.release(place)
 
-    greenlets = [gevent.spawn(serve, *pair) for pair in zip(clients, work, strict=True)]
+    def kill(victim: int) -> None:
+        queued = list(places)
+        client = queued[victim % len(queued)] if queued and victim % 2 else clients[victim]
+        if client in places:
+            limiter.interrupt(places.pop(client), gevent.GreenletExit())
+        else:
+            greenlets[victim].kill(block=False)
+
+    greenlets = [gevent.spawn(serve, one, *each) for one, each in zip(clients, work, strict=True)]
     for step in range(21):
         for victim, when in kills:
             if when == step and victim < len(work):
-                greenlets[victim].kill(block=False)
+                kill(victim)
         for victim, when in closes:
             if when == step and victim < len(work):
                 clients[victim].end.close()

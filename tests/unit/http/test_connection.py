@@ -314,3 +314,17 @@ def test_a_client_that_has_left_is_the_error_of_a_file_being_sent(
     with path.open("rb") as file, pytest.raises(BrokenPipeError) as caught:
         talk.connection.sendfile(file, 0, 8192)
     assert talk.connection.error is caught.value
+
+
+def test_a_connection_shares_the_keys_of_its_dict_with_the_others() -> None:
+    """CPython does so for thirty attributes; with more each request takes a tenth more time."""
+    ours, theirs = socket.socketpair()
+    with closing(theirs):
+        talk = Talk(ours, theirs, Handlers().start)
+        talk.connection.begin()
+        theirs.sendall(HEAD + b"\r\n")
+        assert theirs.recv(1_000).startswith(b"HTTP/1.1 200 ")
+        talk.connection.queued = None
+        assert len(vars(talk.connection)) <= 30
+        theirs.shutdown(socket.SHUT_WR)
+        assert talk.ended.wait(10)
