@@ -11,6 +11,7 @@ the public face; all else is internal.
 
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -42,14 +43,17 @@ def gevent_patches() -> Iterator[None]:
     found = read()
     metadata.entry_points = lambda **selection: found.select(**selection)  # type: ignore[assignment]
     try:
-        with gevent_compat.dead_proxies_allowed():
+        with gevent_compat.dead_proxies_allowed(), warnings.catch_warnings():
+            # That ssl was imported before: early_imports mends what holds the old one.
+            warnings.simplefilter("ignore", gevent.monkey.MonkeyPatchWarning)
             yield
     finally:
         metadata.entry_points = read
-    # Imported here, because it imports ssl, which must happen after the patching.
-    from greenline.hub import early_imports
+    # Imported here, because they import ssl or threading, which must happen after the patching.
+    from greenline.hub import early_imports, thread_ids
 
     early_imports.mend()
+    thread_ids.install()
 
 
 def hook_libraries() -> None:

@@ -10,6 +10,7 @@ that the application opens, and its prints to standard output, are not covered.
 import logging
 import sys
 from datetime import timedelta
+from inspect import isdatadescriptor
 from math import inf
 from time import monotonic
 from typing import Any
@@ -209,7 +210,10 @@ class RequestLog:
             handler
             for logger in (logging.root, *loggers())
             for handler in logger.handlers
-            if isinstance(handler, logging.StreamHandler) and handler.stream is stream
+            if isinstance(handler, logging.StreamHandler)
+            and handler.stream is stream
+            # logging's own for sys.stderr, which dill has: it follows what is set below.
+            and not isdatadescriptor(getattr(type(handler), "stream", None))
         ]
         if stream is None or not (handlers or stream is sys.stderr):
             return

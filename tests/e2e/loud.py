@@ -12,6 +12,9 @@ logging.basicConfig(level="INFO", format="%(message)s")
 to_stdout = logging.getLogger("stdout")
 to_stdout.addHandler(logging.StreamHandler(sys.stdout))
 to_stdout.propagate = False
+to_whatever_stderr_is = logging.getLogger("stderr")  # as dill's logger
+to_whatever_stderr_is.addHandler(logging._StderrHandler())  # type: ignore[attr-defined]
+to_whatever_stderr_is.propagate = False
 
 
 def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -29,6 +32,7 @@ def _crash(_: object) -> None:
 SAY: dict[str, Callable[[dict[str, Any]], object]] = {
     "root": lambda _: logging.getLogger("application").info(LINE),
     "stdout": lambda _: to_stdout.info(LINE),
+    "stderr": lambda _: to_whatever_stderr_is.warning(LINE),
     "gunicorn": lambda _: logging.getLogger("gunicorn.error").warning(LINE),
     "wsgi.errors": lambda environ: environ["wsgi.errors"].write(f"{LINE}\n"),
     "print": lambda _: print(LINE, file=sys.stderr),

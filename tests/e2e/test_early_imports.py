@@ -39,6 +39,19 @@ def test_without_such_modules_nothing_is_said() -> None:
     assert answers == [[str(n)] * 2 for n in range(3)]
 
 
+def test_a_class_of_tls_contexts_brings_no_warning(tmp_path: Path) -> None:
+    """gevent's own, which names nothing that the application could change."""
+    (tmp_path / "secure.py").write_text(
+        "import ssl\n\n\nclass Context(ssl.SSLContext): ...\n\n\n"
+        "def app(environ, start_response):\n"
+        "    start_response('200 OK', [('Content-Length', '2')])\n"
+        "    return [b'ok']\n"
+    )
+    with hosting("secure:app", "--preload", PYTHONPATH=str(tmp_path)) as running:
+        assert running.get("/").status == 200
+        assert "Monkey" not in running.log
+
+
 def test_their_thread_locals_belong_to_requests(tmp_path: Path) -> None:
     """A formatter of the application, and fifty requests at once; the log names the module."""
     conf = tmp_path / "logging.ini"
