@@ -133,7 +133,6 @@ REQUIRED = {
     ],
     "bench-cache": [
         *cache.FLOORS.values(),
-        *cache.HITS_FLOORS.values(),
         cache.MAX_STAMPEDE,
         cache_latency.MAX_LATENCY_MS,
         cache.MAX_WRITERS_COST,
