@@ -295,7 +295,8 @@ class ClientConnection:
         if queued is None:
             self._start(self._handle, request)  # type: ignore[misc]
         else:
-            self.respond(request)  # the time of the answer begins
+            self.respond(request)
+            self.started_s = queued.came_s  # its wait is a part of the time of the answer
             self.queued = queued
         return True
 

@@ -9,7 +9,7 @@ import gc
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -101,6 +101,7 @@ def describe(
     pid: int,
     ages_s: Mapping[int, float],
     clients: Mapping[greenlet, Mapping[str, Any] | None],
+    queued: Iterable[Mapping[str, Any]] = (),
 ) -> Stacks:
     """
     Describe the greenlets of this thread but the one that calls, the hub, and those without work.
@@ -109,6 +110,8 @@ def describe(
     :param ages_s: the seconds since each request was read, by the identity of its environ.
     :param clients: the greenlet of each client's connection, with the environ of its request if
         that waits for admission; otherwise a handler has it, or there is none.
+    :param queued: the environs of the requests that wait for admission without a greenlet. Default:
+        none.
     """
     found: list[GreenletState] = []
     numbers: dict[tuple[Frame, ...], int] = {}  # of the stacks
@@ -132,6 +135,10 @@ def describe(
         waits_for = wait_of(stack) or ("" if request is None else request.waits_for)
         number = numbers.setdefault(tuple(stack), len(numbers))
         found.append(GreenletState(request, number, waits_for))
+    for environ in queued:
+        request = request_state(environ, ages_s.get(id(environ)))
+        number = numbers.setdefault((), len(numbers))
+        found.append(GreenletState(request, number, request.waits_for))
     return Stacks(pid, found, [list(each) for each in numbers], left_out)
 
 

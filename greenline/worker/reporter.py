@@ -99,6 +99,7 @@ class Reporter:
         now = monotonic()
         ages_s: dict[int, float] = {}
         clients: dict[Any, Mapping[str, Any] | None] = {}
+        queued: list[Mapping[str, Any]] = []
         for each in self._conversations:
             if isinstance(each, ClientConnection):
                 if each.greenlet is not None:
@@ -106,9 +107,11 @@ class Reporter:
                 if (found := each.in_progress()) is not None:
                     response, started_s = found
                     ages_s[id(response.environ)] = now - started_s
-                    if response.environ.get(deadline.WAITS_FOR) == "turn":
+                    if each.queued is not None:
+                        queued.append(response.environ)
+                    elif response.environ.get(deadline.WAITS_FOR) == "turn":
                         clients[each.greenlet] = response.environ
-        return stacks.describe(os.getpid(), ages_s, clients)
+        return stacks.describe(os.getpid(), ages_s, clients, queued)
 
 
 def _in_progress(conversations: tuple[Any, ...]) -> Iterator[tuple[Response, float]]:
