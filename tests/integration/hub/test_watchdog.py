@@ -259,10 +259,11 @@ def test_no_collection_begins_in_the_thread_that_watches() -> None:
         "def more(): gevent.spawn(len, ())\n"
         "for _ in range(20):\n"
         "    more(); gevent.spawn(handler, in_sleep, 0.05).join()\n"
-        "report(); print(threads == {dog._thread})",
+        "report(); print('in one thread:', threads == {dog._thread})",
         limit_s=0.01,
     )
-    assert said.endswith("True\n")
+    # It logs on: a busy machine is a warning that may come after this.
+    assert "in one thread: True\n" in said
 
 
 def test_with_more_threads_than_faulthandler_shows_there_is_no_stack() -> None:
