@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import nan
+from math import inf, nan
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from greenline.budget.cgroup import default_workers
@@ -260,7 +260,10 @@ BODY_READ_TIMEOUT = Variable(
     "seconds that it waits for the next bytes of a body",
 )
 BODY_TIMEOUT = Variable(
-    "GREENLINE_BODY_TIMEOUT", seconds, "300", "seconds that it waits for a body, all together"
+    "GREENLINE_BODY_TIMEOUT",
+    optional(seconds),
+    "",
+    "seconds that it waits for a body, all together; unset: no limit",
 )
 WRITE_TIMEOUT = Variable(
     "GREENLINE_WRITE_TIMEOUT",
@@ -269,7 +272,10 @@ WRITE_TIMEOUT = Variable(
     "seconds in which a client takes 64 KiB of its answer",
 )
 MAX_BODY_BYTES = Variable(
-    "GREENLINE_MAX_BODY_BYTES", whole(1), "104857600", "a larger body is refused with 413"
+    "GREENLINE_MAX_BODY_BYTES",
+    optional(whole(1)),
+    "",
+    "a larger body is refused with 413; unset: no limit",
 )
 DRAIN_DELAY = Variable(
     "DRAIN_DELAY",
@@ -432,16 +438,16 @@ class Limits(NamedTuple):
 
     :param head_s: seconds for the head of a request, float.
     :param body_read_s: seconds for the next bytes of a body, float.
-    :param body_s: seconds for a whole body, float.
+    :param body_s: seconds for a whole body, float; infinite: no limit.
     :param write_s: seconds in which a client reads 64 KiB of its answer, float.
-    :param max_body_bytes: size of the largest accepted body, int.
+    :param max_body_bytes: size of the largest accepted body, int; infinite: no limit.
     """
 
     head_s: float
     body_read_s: float
     body_s: float
     write_s: float
-    max_body_bytes: int
+    max_body_bytes: float
 
 
 def limits() -> Limits:
@@ -453,9 +459,9 @@ def limits() -> Limits:
     return Limits(
         head_s=HEAD_TIMEOUT.read(),
         body_read_s=BODY_READ_TIMEOUT.read(),
-        body_s=BODY_TIMEOUT.read(),
+        body_s=BODY_TIMEOUT.read() or inf,
         write_s=WRITE_TIMEOUT.read(),
-        max_body_bytes=MAX_BODY_BYTES.read(),
+        max_body_bytes=MAX_BODY_BYTES.read() or inf,
     )
 
 

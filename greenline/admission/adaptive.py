@@ -50,9 +50,11 @@ class Limit(Protocol):
     The interface of a limit: the number of requests that may be in progress.
 
     :ivar value: the present limit, int.
+    :ivar is_adaptive: whether it may change, bool; what an operator has set is kept exactly.
     """
 
     value: int
+    is_adaptive: bool
 
     def record(self, took_s: float, ok: bool) -> None:
         """
@@ -72,6 +74,8 @@ class Fixed:
 
     :param value: the limit, int.
     """
+
+    is_adaptive = False
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -107,6 +111,8 @@ class Adaptive:
         busy CPU reduces it from there. Default: 0.
     :param clock: returns monotonic seconds, float. Default: :func:`time.monotonic`.
     """
+
+    is_adaptive = True
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ OBSERVE_S = 0.02
 # many times what the last look took. To watch each of them in the loop costs each request more, and
 # so does a look at each before it is admitted: 3 us.
 CHECK_S, CHECK_PAUSE = 0.1, 50
+LATE_S = 1.0  # so long a request waits before others lose their places
 # A problem document (RFC 9457), made once: an overload leaves no time to make one per request.
 REFUSAL = msgspec.json.encode(
     {
@@ -233,6 +234,17 @@ class ConcurrencyLimiter:
         """Count a suspended request as in progress again."""
         # This may exceed the limit for a moment, if others were admitted meanwhile.
         self._in_progress += 1
+
+    def is_late(self) -> bool:
+        """Return whether a request has waited ``LATE_S`` for a place that may be given to it."""
+        if not self._waiting or not self._limit.is_adaptive:
+            return False
+        return monotonic() - self._waiting[0].came_s >= LATE_S
+
+    def leave(self) -> None:
+        """Count a request no longer, which is not over; :meth:`release` is not called for it."""
+        self._overload.ended += 1
+        self.suspend()
 
     def _note_arrival(self) -> None:
         if self._timer is not None:

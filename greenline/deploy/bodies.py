@@ -1,10 +1,13 @@
 """Check how nginx buffers and limits bodies, and whether it replaces the service's answers."""
 
 from collections.abc import Iterator
+from math import inf
 
 from greenline.deploy import edits
 from greenline.deploy.facts import Facts
 from greenline.deploy.findings import Check, Finding, Level
+
+UNLIMITED_BYTES = 100 * 1024**2  # what is suggested where neither side has a limit
 
 
 def check_buffers(facts: Facts) -> Iterator[Finding]:
@@ -32,9 +35,14 @@ def check_buffers(facts: Facts) -> Iterator[Finding]:
 def check_sizes(facts: Facts) -> Iterator[Finding]:
     """Report where the size limits of nginx and the service differ."""
     limit = facts.service.max_body_bytes
+    if limit.value is None:
+        most_bytes, limit_text, other = inf, "no limit", "another"
+    else:
+        most_bytes, limit_text, other = limit.value, _size(limit.value), "a lower"
     for route in facts.routes:
         most = route.max_body_bytes
-        text = f"client_max_body_size {_size(limit.value)}"
+        suggested = limit.value or most.value or UNLIMITED_BYTES
+        text = f"client_max_body_size {_size(suggested)}"
         corrected = (edits.directive(route, most, text),)
         # 0 means unlimited to nginx, so it is not the lowest of the limits.
         if not most.value:
@@ -45,30 +53,30 @@ def check_sizes(facts: Facts) -> Iterator[Finding]:
                 "client_max_body_size is 0, which is no limit",
                 "nginx stores a body on its disk before it sends the request to gunicorn: a client "
                 "may fill the disk",
-                f"set {text}, the limit of the service",
+                f"set {text}, or {other} limit",
                 corrected,
             )
-        elif most.value > limit.value:
+        elif most.value > most_bytes:
             yield Finding(
                 Level.WARNING,
                 "body-limit",
                 most.where,
                 f"client_max_body_size is {_size(most.value)}, and {limit.where} is "
-                f"{_size(limit.value)}{limit.by_default}",
+                f"{limit_text}{limit.by_default}",
                 "nginx receives and stores bodies that the service then refuses",
                 f"set {text}",
                 corrected,
             )
         # Two defaults differ as well. Where nginx alone has a limit, it was chosen.
-        elif most.value < limit.value and (limit.is_set or not most.is_set):
+        elif most.value < most_bytes and (limit.is_set or not most.is_set):
             yield Finding(
                 Level.WARNING,
                 "body-limit",
                 most.where,
                 f"client_max_body_size is {_size(most.value)}{most.by_default}, "
-                f"and {limit.where} is {_size(limit.value)}{limit.by_default}",
+                f"and {limit.where} is {limit_text}{limit.by_default}",
                 "nginx refuses bodies that the service would accept, with a 413 and its own page",
-                f"set {text}, or a lower limit explicitly",
+                f"set {text}, or {other} limit, explicitly",
                 corrected,
             )
 

@@ -198,7 +198,7 @@ class Service:
     :param request_timeout_s: REQUEST_TIMEOUT.
     :param drain_delay_s: DRAIN_DELAY.
     :param proxy_keepalive_s: GREENLINE_PROXY_KEEPALIVE.
-    :param max_body_bytes: GREENLINE_MAX_BODY_BYTES.
+    :param max_body_bytes: GREENLINE_MAX_BODY_BYTES; a value of None: no limit.
     :param max_in_progress: GREENLINE_MAX_IN_PROGRESS; None: ``auto``.
     :param max_waiting: GREENLINE_MAX_WAITING; None: no limit.
     :param workers: WEB_CONCURRENCY.
@@ -208,7 +208,7 @@ class Service:
     request_timeout_s: Sourced[float] | None
     drain_delay_s: Sourced[float]
     proxy_keepalive_s: Sourced[float] | None
-    max_body_bytes: Sourced[int]
+    max_body_bytes: Sourced[int | None]
     max_in_progress: int | None
     max_waiting: int | None
     workers: Sourced[int] | None

@@ -31,7 +31,7 @@ def read(names: Mapping[str, Any], file: str) -> Service:
         request_timeout_s=_optional(request_timeout_s, where),
         drain_delay_s=Sourced(settings.DRAIN_DELAY.read(), settings.DRAIN_DELAY.name),
         proxy_keepalive_s=_optional(settings.PROXY_KEEPALIVE.read(), settings.PROXY_KEEPALIVE.name),
-        max_body_bytes=Sourced(settings.limits().max_body_bytes, max_body.name, max_body.is_set()),
+        max_body_bytes=Sourced(max_body.read(), max_body.name, max_body.is_set()),
         max_in_progress=admission.max_in_progress,
         max_waiting=admission.max_waiting,
         workers=Sourced(settings.WORKERS.read(), settings.WORKERS.name)

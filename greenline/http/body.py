@@ -12,6 +12,7 @@ from greenline.http.gunicorn_compat import ChunkedReader, StrictChunkedReader
 from greenline.hub.cooperate import yield_to_hub
 
 READ_BYTES = 65_536
+DRAIN_BYTES = 100 * 1024 * 1024
 CHUNKS_AT_ONCE = 256  # about 1 ms of parsing
 
 
@@ -22,7 +23,7 @@ class BodyTooLarge(OSError):
     :param limit_bytes: that limit, int.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: float) -> None:
         super().__init__(f"the body is larger than {limit_bytes} bytes")
 
 
@@ -39,14 +40,14 @@ class BoundedChunks(StrictChunkedReader):  # type: ignore[misc]
 
     :param request: gunicorn's request, or one with the same attributes.
     :param unreader: gunicorn's buffer over the client.
-    :param max_bytes: size of the decoded body, int.
+    :param max_bytes: size of the decoded body, int; infinite: no limit.
     :param note: called with the error that is about to be raised, if the body is larger.
     """
 
     is_cut = False
 
     def __init__(
-        self, request: Any, unreader: Any, max_bytes: int, note: Callable[[BodyTooLarge], object]
+        self, request: Any, unreader: Any, max_bytes: float, note: Callable[[BodyTooLarge], object]
     ) -> None:
         self._max_bytes = max_bytes
         self._note = note
@@ -95,12 +96,18 @@ def drain(body: Any) -> bool:
     """
     Read the rest of *body*; return whether the next request begins there.
 
+    More than ``DRAIN_BYTES`` are not read: no application needs them any more.
+
     :raises ClientTimeout: the client did not send it in time.
     :raises BodyTooLarge: the rest exceeds the limit.
     """
     # After an error or an interrupt the position in the stream is unknown.
     if body.failed or getattr(body.reader, "is_cut", False):
         return False
-    while body.read(READ_BYTES):
-        pass
-    return True
+    left = DRAIN_BYTES
+    while left > 0:
+        data = body.read(READ_BYTES)
+        if not data:
+            return True
+        left -= len(data)
+    return False

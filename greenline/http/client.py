@@ -60,6 +60,7 @@ class Client:
     """
 
     limiter: ConcurrencyLimiter | None = None  # that counts the request in progress
+    is_suspended = False  # it is not counted at the moment
 
     def __init__(self, sock: Any, limits: Limits) -> None:
         self.sock = sock
@@ -155,12 +156,15 @@ class Client:
     def _wait_uncounted(self, wait: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call *wait*, which waits for the client, while its request does not count."""
         limiter = self.limiter
-        if limiter is None:
+        # One greenlet may read while another writes: the request is suspended once.
+        if limiter is None or self.is_suspended:
             return wait(*args, **kwargs)
         limiter.suspend()  # a slow client must not occupy one of the requests in progress
+        self.is_suspended = True
         try:
             return wait(*args, **kwargs)
         finally:
+            self.is_suspended = False
             limiter.resume()
 
     def _not_taken(self) -> WriteTimeout:

@@ -65,6 +65,8 @@ from greenline.settings import Limits
 
 LINGER_S, LINGER_READ_S = 30.0, 5.0  # in total, and for each read
 LINGER_BYTES = 16 * 1024 * 1024
+DRAIN_S = 300.0  # seconds that the rest of a body, which the application has not read, may take
+STREAM_S = 1.0  # from then on an answer that has begun is a stream
 
 
 class HandlerOutcome(NamedTuple):
@@ -365,9 +367,35 @@ class ClientConnection:
         """Return whether the client waits for 100 Continue."""
         return self._is_withheld
 
-    def count_in(self, is_counted: bool) -> None:
-        """Set whether the limiter counts the request: then each wait for the client suspends it."""
-        self._client.limiter = self._limiter if is_counted else None
+    def begin_count(self) -> None:
+        """Note that the limiter counts the request: each wait for the client suspends it."""
+        self._client.limiter = self._limiter
+
+    def end_count(self) -> bool:
+        """Return whether the limiter still counts the request, which it does no longer."""
+        is_counted = self._client.limiter is not None
+        self._client.limiter = None
+        return is_counted
+
+    def leave_if_streaming(self, now: float) -> None:
+        """
+        Have the limiter count the request no longer if it has streamed for ``STREAM_S``.
+
+        :param now: monotonic seconds, float.
+        """
+        client, response = self._client, self._response
+        # A suspended one holds no place at the moment.
+        if client.limiter is None or client.is_suspended or response is None:
+            return
+        # An application answers the upgrade to a WebSocket itself, over the socket.
+        is_websocket = response.environ.get("HTTP_UPGRADE", "").lower() == "websocket"
+        if not (response.headers_sent or is_websocket):
+            return
+        if response.streams_since_s is None:
+            response.streams_since_s = now
+        elif now - response.streams_since_s >= STREAM_S:
+            self.end_count()
+            self._limiter.leave()
 
     def recv(self, size: int = RECV_BYTES) -> bytes:
         """
@@ -495,6 +523,7 @@ class ClientConnection:
         """Read the rest of the body; return whether the next request begins there."""
         if self._body is not None:
             # The response said keep-alive, so the next request must be found behind this body.
+            self._left_s = min(self._left_s, DRAIN_S)
             try:
                 if not drain(self._body):
                     return False

@@ -110,6 +110,7 @@ class Response(StrictResponse):  # type: ignore[misc]
     count: Callable[[Mapping[str, Any], str, int], None] = staticmethod(lambda *_: None)
     is_ending = False  # set on the class: the worker stops, so each response closes its connection
     sent = 0
+    streams_since_s: float | None = None  # in monotonic seconds, where others wait for its place
     route = "-"
     environ: Mapping[str, Any] = {}
     _lines: str | None = None

@@ -75,6 +75,7 @@ from greenline.worker.listener import Clients, Listener, Name
 from greenline.worker.reporter import Reporter
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
+STREAMS_EVERY_S = 0.5
 STUCK_S = 15.0  # if gunicorn's timeout is off
 TAKEN_OVER = 101  # the status logged if the application has taken over the socket
 
@@ -92,6 +93,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     early_signals: Any  # the arbiter's queue of signals, as the fork has copied it
     _servers: Sequence[Listener] = ()
     _retired_s, _retire_every_s, _wanted = 0.0, RETIRE_EVERY_S, inf
+    _streams_s = 0.0  # the time of the last look for streams
     _is_orphan = False
     _lag_s = 0.0  # by which the hub was late at the last look
     shared_fd = -1  # of the memory that holds the counters of all workers
@@ -164,6 +166,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self._reporter.attend()
             self._counters.read_gauges()
             self._close_idle()
+            self._release_streams()
             try:
                 self._free_slots()
                 begun_s = monotonic()
@@ -449,7 +452,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 self._log_timeout_in_queue(environ, request, error)
                 raise
             # Reads and writes that wait suspend it. An exempt request is not counted.
-            connection.count_in(admitted is not None)
+            if admitted is not None:
+                connection.begin_count()
             try:
                 if in_handler:
                     self._run(self.wsgi, environ, response, started, request)
@@ -457,8 +461,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                     connection.ask_for_body()
                     self._handlers.run(self._run, self.wsgi, environ, response, started, request)
             finally:
-                connection.count_in(False)  # the rest of the body must not suspend it
-                self._limiter.release(admitted, (response.status_code or 500) < 500)
+                if connection.end_count():  # the rest of the body must not suspend it
+                    self._limiter.release(admitted, (response.status_code or 500) < 500)
             # Without a head the application has taken over the socket, and may have closed it.
             return not response.headers_sent or not response.should_close()
         finally:
@@ -648,6 +652,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             idle.sort(key=itemgetter(0), reverse=True)
             for _, each in idle[:missing]:
                 each.close_if_idle()
+
+    def _release_streams(self) -> None:
+        """Give the places of streams, which may never end, to requests that wait."""
+        now = monotonic()
+        if now - self._streams_s < STREAMS_EVERY_S or not self._limiter.is_late():
+            return
+        self._streams_s = now
+        for each in self.conversations:
+            if isinstance(each, ClientConnection):
+                each.leave_if_streaming(now)
 
     def _free_slots(self) -> None:
         """

@@ -82,6 +82,34 @@ def test_the_hash_of_a_password_leaves_the_others_alone() -> None:
     assert answered > 20
 
 
+def test_a_body_has_any_size() -> None:
+    """As with gunicorn's other workers; GREENLINE_MAX_BODY_BYTES sets a limit."""
+    body = bytes(101 * 1024**2)
+    with hosting(TARGET) as running:
+        assert running.ask("POST", "/read", body).json == len(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "upgrade"), [("/stream", ""), ("/websocket", "Upgrade: websocket\r\n")]
+)
+def test_answers_without_an_end_leave_room_for_pages(path: str, upgrade: str) -> None:
+    """More of them than the limit, and the processor is busy: nothing tells the limit to grow."""
+    ask = f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\n{upgrade}\r\n".encode()
+    with hosting(TARGET) as running, ExitStack() as stack:
+        streams = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            for _ in range(40)
+        ]
+        for each in streams:
+            each.sendall(ask)
+        # Each of them, and a page after them, waits for a place of those before it.
+        assert running.get("/").status == 200
+        begun_s = time.monotonic()
+        for _ in range(5):
+            assert running.get("/").status == 200
+        assert time.monotonic() - begun_s < 5
+
+
 @pytest.mark.parametrize(
     ("path", "more"),
     [("/block/30", {}), ("/compute/30", {"THREADED_MAX_TIMEOUTS": "2"})],

@@ -5,7 +5,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from weakref import WeakSet
 
@@ -40,6 +40,14 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     if path == "/kept":
         size = counters.totals().get(("handlers", "size"), 0)
         return answer(start_response, {"handlers": size, "objects": len(objects)})
+    if path == "/read":
+        return answer(start_response, len(environ["wsgi.input"].read()))
+    if path == "/stream":
+        start_response("200 OK", [("Content-Type", "text/event-stream")])
+        return stream()
+    if path == "/websocket":  # takes the socket over, as the libraries do
+        for part in stream():
+            environ["gunicorn.socket"].sendall(part)
     progress["now"] += 1
     progress["highest"] = max(progress.values())
     try:
@@ -52,9 +60,7 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if path.startswith("/sleep/"):
             time.sleep(float(path.removeprefix("/sleep/")))
         elif path.startswith("/compute/"):
-            until = time.monotonic() + float(path.removeprefix("/compute/"))
-            while time.monotonic() < until:
-                pass
+            compute(float(path.removeprefix("/compute/")))
         elif path.startswith("/hash/"):
             hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", int(path.removeprefix("/hash/")))
         elif path.startswith("/block/"):
@@ -73,6 +79,20 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         )
     finally:
         progress["now"] -= 1
+
+
+def stream() -> Iterator[bytes]:
+    """Compute an answer without an end: forty of them keep a processor busy."""
+    while True:
+        yield b"data: a part\n\n"
+        compute(0.002)
+        time.sleep(0.05)
+
+
+def compute(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
 
 
 def answer(start_response: Any, value: Any) -> list[bytes]:

@@ -46,6 +46,8 @@ def test_each_default_is_valid(variable: settings.Variable[object]) -> None:
         (settings.ACCESS_LOG, "JSON", "json"),
         (settings.LOG, "JSON", "json"),
         (settings.MAX_BODY_BYTES, "1000000000000", 10**12),
+        (settings.MAX_BODY_BYTES, "", None),
+        (settings.BODY_TIMEOUT, "", None),
     ],
     ids=lambda part: part.name if isinstance(part, settings.Variable) else repr(part),
 )

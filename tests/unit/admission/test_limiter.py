@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenline.admission.adaptive import Fixed
-from greenline.admission.limiter import CHECK_S, ConcurrencyLimiter, QueuedRequest
+from greenline.admission.limiter import CHECK_S, LATE_S, ConcurrencyLimiter, QueuedRequest
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.telemetry.request_counts import QUEUE_FULL, WAITED
@@ -325,6 +325,31 @@ def test_one_without_a_greenlet_that_is_interrupted_leaves_its_place(
         limiter.release(place)
     limiter.release(other.get(timeout=40))
     assert limiter.stats()["in_progress"] == limiter.stats()["waiting"] == 0
+
+
+def test_one_that_leaves_gives_its_place_on(clients: list[Client]) -> None:
+    """Only a limit that adapts lets a stream leave, and only when another has waited for long."""
+
+    class Busy(Fixed):
+        is_adaptive = True
+
+    limiter = ConcurrencyLimiter(Busy(4), max_waiting=None, max_wait_s=None)
+    busy(limiter, clients[0], 4)
+    assert not limiter.is_late()
+    (next_one,) = waiting(limiter, clients[1])
+    assert not limiter.is_late()
+    wait_until(limiter.is_late, "it to have waited for long", 10)
+    limiter.leave()
+    next_one.join(10)
+    assert limiter.stats()["in_progress"] == 4
+    assert not limiter.is_late()
+
+    fixed = ConcurrencyLimiter(Fixed(1), max_waiting=None, max_wait_s=None)
+    busy(fixed, clients[0])
+    (never,) = waiting(fixed, clients[2])
+    gevent.sleep(LATE_S)
+    assert not fixed.is_late()
+    never.kill()
 
 
 def test_a_limit_that_grows_admits_all_it_can(clients: list[Client]) -> None:

@@ -12,6 +12,7 @@ from gevent.socket import wait_read
 from gunicorn.http.unreader import SocketUnreader
 
 from greenline.errors import DeadlineExceeded
+from greenline.http import body as http_body
 from greenline.http.body import BodyCut, BoundedChunks, drain, is_unread
 from greenline.http.gunicorn_compat import Body
 from greenline.hub import deadline
@@ -68,3 +69,12 @@ def test_a_body_that_a_deadline_cut_is_neither_whole_nor_read_on(
     assert not drain(body)
     with pytest.raises(BodyCut):
         body.read()
+
+
+def test_the_rest_of_a_body_that_nothing_needs_is_not_read_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that goes on sending keeps no greenlet busy."""
+    monkeypatch.setattr(http_body, "DRAIN_BYTES", 100)
+    assert drain(chunked(None, b"63\r\n" + bytes(99) + b"\r\n0\r\n\r\n"))
+    assert not drain(chunked(None, b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n"))

@@ -21,7 +21,7 @@ from greenline.admission.adaptive import Fixed
 from greenline.admission.limiter import ConcurrencyLimiter
 from greenline.http.body import BodyTooLarge
 from greenline.http.client import BodyTimeout, ClientTimeout, HeadTimeout, UnreadableFile
-from greenline.http.connection import ClientConnection
+from greenline.http.connection import STREAM_S, ClientConnection
 from greenline.http.fast_parser import Rules
 from greenline.http.plain_client import Sweep
 from greenline.hub.handlers import Handlers
@@ -147,7 +147,8 @@ def test_a_request_is_suspended_while_it_waits_for_its_client(talk: Talk, is_cou
 
     def read(connection: ClientConnection, environ: dict[str, Any]) -> Any:
         admitted = talk.limiter.acquire({"PATH_INFO": "/"}, connection.sock)
-        connection.count_in(is_counted)
+        if is_counted:
+            connection.begin_count()
 
         def send() -> None:
             found.append(talk.limiter.stats()["in_progress"])
@@ -157,7 +158,7 @@ def test_a_request_is_suspended_while_it_waits_for_its_client(talk: Talk, is_cou
         gevent.spawn(send)
         body = environ["wsgi.input"].read()
         found.append(talk.limiter.stats()["in_progress"])
-        connection.count_in(False)
+        assert connection.end_count() is is_counted
         talk.limiter.release(admitted)
         return body
 
@@ -166,6 +167,75 @@ def test_a_request_is_suspended_while_it_waits_for_its_client(talk: Talk, is_cou
     talk.connection.converse()
     assert talk.outcomes == [b"rest"]
     assert found == [0 if is_counted else 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "has_begun", "leaves"),
+    [(b"", True, True), (b"Upgrade: WebSocket\r\n", False, True), (b"", False, False)],
+    ids=["stream", "WebSocket", "no answer yet"],
+)
+def test_a_stream_leaves_the_limit(
+    talk: Talk, upgrade: bytes, has_begun: bool, leaves: bool
+) -> None:
+    """At the second look, a second after the first; one that waits for its client has no place."""
+    found: list[Any] = []
+
+    def look(connection: ClientConnection, now: float) -> None:
+        connection.leave_if_streaming(now)
+        found.append(talk.limiter.stats()["in_progress"])
+
+    def stream(connection: ClientConnection, environ: dict[str, Any]) -> None:
+        admitted = talk.limiter.acquire({"PATH_INFO": "/"}, connection.sock)
+        connection.begin_count()
+        response = connection._response
+        assert response is not None
+        if has_begun:
+            response.start_response("200 OK", [("Content-Length", "0")])
+            response.send_headers()
+        look(connection, 10.0)
+        look(connection, 10.0 + STREAM_S - 0.1)
+        gevent.spawn(look, connection, 10.0 + STREAM_S).join()
+        look(connection, 20.0)
+        if connection.end_count():
+            talk.limiter.release(admitted)
+        assert talk.limiter.stats()["in_progress"] == 0
+        response.status = None
+
+    talk.answer = stream
+    talk.theirs.sendall(HEAD + upgrade + b"\r\n")
+    talk.theirs.shutdown(socket.SHUT_WR)
+    talk.connection.converse()
+    last = 0 if leaves else 1
+    assert found == [1, 1, last, last]
+
+
+def test_one_that_reads_while_it_writes_is_suspended_once(talk: Talk) -> None:
+    """Two greenlets of an application wait for one client."""
+    found = []
+
+    def both(connection: ClientConnection, environ: dict[str, Any]) -> None:
+        admitted = talk.limiter.acquire({"PATH_INFO": "/"}, connection.sock)
+        connection.begin_count()
+        client = connection._client
+        reader = gevent.spawn(environ["wsgi.input"].read)
+        gevent.sleep(0)
+        writer = gevent.spawn(client._wait_uncounted, gevent.sleep, 0.01)
+        gevent.sleep(0)
+        found.append(talk.limiter.stats()["in_progress"])
+        writer.join()
+        # Even if the second wait ends last, the look for streams must not release it twice.
+        connection.leave_if_streaming(1.0)
+        found.append(client.is_suspended)
+        talk.theirs.sendall(b"rest")
+        reader.join()
+        found.append(talk.limiter.stats()["in_progress"])
+        assert connection.end_count()
+        talk.limiter.release(admitted)
+
+    talk.answer = both
+    talk.theirs.sendall(HEAD + b"Content-Length: 4\r\n\r\n")
+    gevent.spawn(talk.connection.converse).join(5)
+    assert found == [0, True, 1]
 
 
 @pytest.mark.parametrize(
