@@ -3,11 +3,12 @@ Run the tests in processes side by side, since they wait more than they work.
 
 A plugin, which ``make test`` names when it has no ARGS: ``pytest -p tests.side_by_side``.
 
-1. Each process collects all tests, takes the next file that is not taken, and has servers of
-   its own. The tests of a file run in order, in one process. While the machine is busy, as many
-   files are taken as there are cores: a test that times something has a second of slack, which more
-   would take.
-2. The first process runs none. It reports what the others tell, file by file, as if it had.
+1. The first process collects all tests and runs none. It reports what the others tell, file by
+   file, as if it had.
+2. Each other process takes the next file that is not taken, collects it, and has servers of its
+   own. The tests of a file run in order, in one process. While the machine is busy, as many files
+   are taken as there are cores: a test that times something has a second of slack, which more would
+   take.
 3. A process that ends in the middle of a file, or that fails other than by a test, fails the run,
    and what it wrote is shown.
 """
@@ -18,9 +19,9 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -33,6 +34,7 @@ PROCESSES = 5
 MAX_LOAD_A_CORE = 4  # in the last minute
 LARGE = 100  # tests in a file
 FOLDER = "GREENLINE_SIDE_BY_SIDE"  # where the others take files, and tell
+FILES = "files.json"  # in that folder
 POLL_S = 0.1
 LOAD_POLL_S = 1.0
 
@@ -45,9 +47,37 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(plugin, "side_by_side")
 
 
-def files(session: pytest.Session) -> dict[int, list[pytest.Item]]:
-    """Return the tests of each file; the numbers are the same in each process."""
-    return dict(enumerate(list(items) for _, items in groupby(session.items, lambda it: it.path)))
+def files(session: pytest.Session) -> list[str]:
+    """Return the paths of the files with tests; the largest first."""
+    # At the end the others would wait for the process that has a large one.
+    counts = Counter(str(item.path) for item in session.items)
+    return sorted(counts, key=lambda path: counts[path] < LARGE)
+
+
+def not_collected(session: pytest.Session) -> dict[str, list[Any]]:
+    """Return the nodes of each file, by its path, before they are collected: none is imported."""
+    found: dict[str, list[Any]] = {}
+    # -k and -m select tests, and not their files.
+    options = session.config.option
+    selection, options.keyword, options.markexpr = (options.keyword, options.markexpr), "", ""
+    nodes = list(session.perform_collect(genitems=False))
+    options.keyword, options.markexpr = selection
+    while nodes:
+        node = nodes.pop(0)
+        if isinstance(node, pytest.Directory):
+            nodes = [*node.ihook.pytest_make_collect_report(collector=node).result, *nodes]
+        else:
+            found.setdefault(str(node.path), []).append(node)
+    return found
+
+
+def collected(session: pytest.Session, nodes: list[Any]) -> list[Any]:
+    """Return the tests of *nodes* that the command asks for."""
+    items = [item for node in nodes for item in session.genitems(node)]
+    session.config.hook.pytest_collection_modifyitems(
+        session=session, config=session.config, items=items
+    )
+    return items
 
 
 def cores() -> int:
@@ -70,10 +100,15 @@ class First:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed or session.config.option.collectonly:
             return None  # pytest itself knows what to do
-        missing = {number: items[0].location[0] for number, items in files(session).items()}
+        paths = files(session)
+        missing = {
+            number: os.path.relpath(path, session.config.rootpath)
+            for number, path in enumerate(paths)
+        }
         count = min(PROCESSES, len(missing))
         others = [Child("a process of tests", signal.SIGINT) for _ in range(count)]
         with TemporaryDirectory(prefix="greenline-reports-") as name:
+            (Path(name) / FILES).write_text(json.dumps(paths))
             try:
                 for number, other in enumerate(others):
                     self._start(other, session.config, Path(name), f"{number}.log")
@@ -152,13 +187,16 @@ class Other:
         self._reports: list[dict[str, Any]] = []
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        if session.testsfailed:
-            return None  # its numbers would be others than ours
-        # The largest files first: at the end the others would wait for the process that has one.
-        for number, items in sorted(files(session).items(), key=lambda each: len(each[1]) < LARGE):
+    def pytest_collection(self) -> bool:
+        return True  # each file when it is taken
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        nodes = not_collected(session)
+        for number, path in enumerate(json.loads((self._folder / FILES).read_text())):
             with self._turn(), suppress(FileExistsError):
                 (self._folder / f"{number}.taken").touch(exist_ok=False)
+                items = collected(session, nodes[path])
                 # After the last test of a file, what the session needs is left standing.
                 for item, following in zip(items, [*items[1:], session], strict=True):
                     session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -190,5 +228,6 @@ class Other:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.exitstatus == pytest.ExitCode.TESTS_FAILED:
-            session.exitstatus = pytest.ExitCode.OK  # reported one by one
+        # Failures are reported one by one; and the others may have taken all the files.
+        if session.exitstatus in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.OK
