@@ -177,12 +177,16 @@ class ConcurrencyLimiter:
                 self._in_progress += 1
                 return monotonic()
             queued = self._wait(environ, sock)
-        if queued.error is not None:
-            raise queued.error
         environ[WAITS_FOR] = None
         admitted = monotonic()
         environ.setdefault(SPENT, {})["queued"] = admitted - queued.came_s
-        return admitted
+        error, queued.error = queued.error, None
+        if error is None:
+            return admitted
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame: a cycle
 
     def enqueue(
         self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object]
@@ -203,10 +207,10 @@ class ConcurrencyLimiter:
         run_callback = gevent.get_hub().loop.run_callback
         return self._queue(environ, sock, partial(run_callback, resume))
 
-    def interrupt(self, queued: QueuedRequest, error: BaseException) -> None:
-        """Have a request that :meth:`enqueue` has queued, and that has not begun, raise *error*."""
+    def interrupt(self, queued: QueuedRequest) -> None:
+        """End a request that :meth:`enqueue` has queued, and that has not begun."""
         self._abandon(queued)
-        queued.refuse(error)
+        queued.refuse(gevent.GreenletExit())
 
     def release(self, admitted_s: float | None, ok: bool = True) -> None:
         """

@@ -15,7 +15,7 @@ def check_bytes(name: str, given: Any) -> None:
     :raises TypeError: it is no int.
     :raises ValueError: it is below 1.
     """
-    if type(given) is not int:
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise TypeError(f"{name} is {given!r:.40}; an int is needed, in bytes")
     if given < 1:
         raise ValueError(f"{name} is {given}; at least 1 is needed")
@@ -29,7 +29,7 @@ def check_seconds(name: str, given: Any, *, may_be_0: bool = False) -> None:
     :raises TypeError: it is no number.
     :raises ValueError: it is out of its range.
     """
-    if not isinstance(given, (int, float)):
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise TypeError(f"{name} is {given!r:.40}; a number is needed, in seconds")
     if not (0 <= given < inf if may_be_0 else 0 < given < inf):
         least = "at least 0" if may_be_0 else "above 0"

@@ -584,7 +584,7 @@ class ClientConnection:
     def cut(self) -> None:
         """End the request in progress, or the wait for one."""
         if self.queued is not None:
-            self._limiter.interrupt(self.queued, gevent.GreenletExit())
+            self._limiter.interrupt(self.queued)
         # The greenlet of the connection may be waiting for the handler, which would go on.
         elif (running := self._handler or self.greenlet) is not None:
             gevent.kill(running)

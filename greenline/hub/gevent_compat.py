@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import Any, NoReturn
 
 import gevent
@@ -32,6 +33,7 @@ try:
     from gevent.os import _watched_children as watched_children  # type: ignore[attr-defined]
     from gevent.socket import socket as _Socket
     from gevent.thread import LockType  # type: ignore[import-not-found]
+    from gevent.threading import _DummyThread as DummyThread  # type: ignore[import-not-found]
 except ImportError as error:
     _refuse(str(error))
 
@@ -45,6 +47,8 @@ except ImportError:  # before 25.8: its os.close closes at once
 MEMBERS: tuple[tuple[Any, str, str | None], ...] = (
     (gevent.os, "_watch_child", "pid callback loop ref"),
     (LockType, "acquire", "self blocking timeout"),
+    (DummyThread, "__init__", "self"),
+    (Thread, "_set_native_id", "self"),
     (Hub, "cancel_waits_close_and_then", "self watchers exc_kind then then_args"),
     (_Socket, "_wait", "socket watcher timeout_exc"),
     (_Socket, "_sock", None),

@@ -165,11 +165,15 @@ class RequestTimeouts:
                 self._expire(timed, now)
 
     def _expire(self, timed: "_TimedRequest", now: float) -> None:
+        # A slow client is not the application's fault: the time begins again.
+        if any(map(self._is_for_client, frames(timed.greenlet))):
+            timed.begin_again(now + self._timeout_s)
+            return
         is_cleaning_up = timed.thrown is not None and is_unwinding(timed.greenlet, timed.thrown)
         if is_cleaning_up and now < timed.thrown_s + max(self._timeout_s, MIN_CLEAN_UP_S):
             self._complain(timed, now, "cleans up and is not interrupted again")
         elif now < timed.deadline_s + RELEASE_S and is_releasing(timed.greenlet):
-            self._complain(timed, now, "releases something and is not interrupted yet")
+            timed.complain_at_s = RELEASE_S  # it is not late yet
         elif timed.failed_waits < FAILED_WAITS:
             self._fail_wait(timed, now)
         else:
@@ -178,12 +182,7 @@ class RequestTimeouts:
             timed.throw(Interrupt(timed))
 
     def _fail_wait(self, timed: "_TimedRequest", now: float) -> None:
-        stack = list(frames(timed.greenlet))
-        # A slow client is not the application's fault: the time begins again.
-        if any(map(self._is_for_client, stack)):
-            timed.begin_again(now + self._timeout_s)
-            return
-        error = _error_of_wait(stack)
+        error = _error_of_wait(list(frames(timed.greenlet)))
         if error is None:
             return
         if timed.thrown is None:

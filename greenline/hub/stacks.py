@@ -136,6 +136,9 @@ def describe(
         number = numbers.setdefault(tuple(stack), len(numbers))
         found.append(GreenletState(request, number, waits_for))
     for environ in queued:
+        if len(found) >= MAX_GREENLETS:
+            left_out += 1
+            continue
         request = request_state(environ, ages_s.get(id(environ)))
         number = numbers.setdefault((), len(numbers))
         found.append(GreenletState(request, number, request.waits_for))

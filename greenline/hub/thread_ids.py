@@ -7,17 +7,30 @@ this number still lives, as pgAdmin does for a query, would find one for ever.
 """
 
 import threading
+from itertools import count
 
-from gevent.threading import _DummyThread  # type: ignore[import-not-found]
+from greenline.hub.gevent_compat import DummyThread, get_hub_if_exists
+
+MAX_SYSTEM = 2**22  # the highest number of a thread of Linux's, by proc(5)
+_numbers = count(MAX_SYSTEM + 1)  # as the system's, none is used twice
 
 
 def install() -> None:
     """Replace gevent's numbers; call it after gevent's patches."""
     threading.Thread._set_native_id = _set_native_id  # type: ignore[attr-defined]
+    create = DummyThread.__init__
+
+    def create_with_number(self: threading.Thread) -> None:
+        create(self)
+        _set_native_id(self)
+
     # For greenlets that something else than threading has started.
-    _DummyThread.native_id = property(lambda thread: thread.ident)
+    DummyThread.__init__ = create_with_number
 
 
 def _set_native_id(self: threading.Thread) -> None:
-    # That of its greenlet: an address, far above the numbers of the system's threads.
-    self._native_id = threading.get_ident()  # type: ignore[attr-defined]
+    # The main thread, which a fork makes anew, and native threads without a hub have the system's.
+    is_main = isinstance(self, threading._MainThread)  # type: ignore[attr-defined]
+    is_native = is_main or get_hub_if_exists() is None
+    number = threading.get_native_id() if is_native else next(_numbers)
+    self._native_id = number  # type: ignore[attr-defined]

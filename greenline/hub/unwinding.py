@@ -18,7 +18,8 @@ from weakref import ReferenceType
 
 from greenlet import greenlet
 
-COPY = dis.opmap["COPY"]
+COPY, PUSH_EXC_INFO = dis.opmap["COPY"], dis.opmap["PUSH_EXC_INFO"]
+WITH_EXCEPT_START = dis.opmap["WITH_EXCEPT_START"]
 
 
 def frames(waiting: greenlet) -> Iterator[FrameType]:
@@ -62,8 +63,10 @@ def is_releasing(waiting: greenlet) -> bool:
 @lru_cache(maxsize=1024)  # a thousand late requests wait at the same few places
 def _ends_a_block(code: CodeType, at: int) -> bool:
     """Return whether the instruction at *at* is one of a ``finally`` block or calls __exit__()."""
+    if code.co_code[at] == WITH_EXCEPT_START:
+        return True
     # Both are in the code twice, with one position in the source: in the handler of exceptions, and
-    # behind what that handler protects.
+    # outside of that handler and of what it protects.
     entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     positions = list(code.co_positions())
     here = positions[at // 2]
@@ -72,16 +75,20 @@ def _ends_a_block(code: CodeType, at: int) -> bool:
     copies = [2 * place for place, position in enumerate(positions) if position == here]
     for end, begin in _handlers(code, entries).items():
         tried = [(entry.start, entry.end) for entry in entries if entry.target == begin]
-        if not tried:
+        if not tried or code.co_code[begin] != PUSH_EXC_INFO:
             continue
-        within = {copy for copy in copies if begin <= copy < end}
-        behind = {
+        within = [copy for copy in copies if _is_within(copy, begin, end, entries)]
+        # The call of __enter__() has the position of that of __exit__(), and is before the block.
+        is_with = any(code.co_code[copy] == WITH_EXCEPT_START for copy in within)
+        first = min(tried)[0] if is_with else 0
+        outside = [
             copy
             for copy in copies
-            if copy not in within and copy > min(tried)[0]
-            and not any(first <= copy < last for first, last in tried)
-        }  # fmt: skip
-        if within and behind and at in within | behind:
+            if copy >= first
+            and not begin <= copy < end
+            and not any(start <= copy < stop for start, stop in tried)
+        ]
+        if outside and within and at in [*outside, *within]:
             return True
     return False
 
@@ -92,17 +99,21 @@ def _handles(frame: FrameType) -> bool:
 
     The answer comes from the compiler's table of exception handlers.
     """
+    entries = dis.Bytecode(frame.f_code).exception_entries  # type: ignore[attr-defined]
+    handlers = _handlers(frame.f_code, entries)
+    return any(_is_within(frame.f_lasti, begin, end, entries) for end, begin in handlers.items())
+
+
+def _is_within(at: int, begin: int, end: int, entries: list[Any]) -> bool:
+    """Return whether the instruction at *at* is one of the handler from *begin* to *end*."""
     # The instructions of a handler are protected by the handler's own clean-up, ``COPY 3;
     # POP_EXCEPT; RERAISE 1``, which follows them, or by a handler in between. Instructions that
     # the compiler placed there but that run after the handler are protected by neither.
-    at = frame.f_lasti
-    entries = dis.Bytecode(frame.f_code).exception_entries  # type: ignore[attr-defined]
     protected_by = -1
     for entry in entries:
         if entry.start <= at < entry.end:
             protected_by = entry.target
-    handlers = _handlers(frame.f_code, entries)
-    return any(begin <= at < end and begin < protected_by <= end for end, begin in handlers.items())
+    return begin <= at < end and begin < protected_by <= end
 
 
 def _handlers(code: CodeType, entries: list[Any]) -> dict[int, int]:

@@ -12,7 +12,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from gevent.lock import Semaphore
 
-from greenline.hub.deadline import wait_in
 from greenline.offload import threads
 from greenline.offload.imports import after_import
 
@@ -34,7 +33,7 @@ def patch() -> None:
     """Replace the functions of hashlib; those of other modules right after their import."""
     hashlib.pbkdf2_hmac = pbkdf2_hmac
     if hasattr(hashlib, "scrypt"):  # not in each OpenSSL
-        hashlib.scrypt = _in_a_thread(hashlib.scrypt)
+        hashlib.scrypt = _in_a_thread(hashlib.scrypt, "hashlib")
     for module in FUNCTIONS:
         after_import(module, _patch)
 
@@ -42,7 +41,7 @@ def patch() -> None:
 def _patch(module: ModuleType) -> None:
     for name in FUNCTIONS[module.__name__]:
         if hasattr(module, name):
-            setattr(module, name, _in_a_thread(getattr(module, name)))
+            setattr(module, name, _in_a_thread(getattr(module, name), module.__name__))
 
 
 def _cores() -> Semaphore:
@@ -52,21 +51,16 @@ def _cores() -> Semaphore:
     return Semaphore(os.cpu_count() or 1)
 
 
-def _in_a_thread(original: Callable[P, T]) -> Callable[P, T]:
+def _in_a_thread(original: Callable[P, T], module: str) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not threads.can_wait():
-            return original(*args, **kwargs)
-        turns = _turns
-        wait_in(turns.acquire)
-        try:
-            return threads.run(original, *args, **kwargs)
-        finally:
-            turns.release()
+        return threads.run_in_turn(_turns, original, *args, **kwargs)
 
-    return update_wrapper(run, original)
+    run = update_wrapper(run, original)
+    run.__module__ = module  # where it stands now: else it cannot be pickled
+    return run
 
 
-_pbkdf2_hmac_in_a_thread = _in_a_thread(_pbkdf2_hmac)
+_pbkdf2_hmac_in_a_thread = _in_a_thread(_pbkdf2_hmac, "hashlib")
 
 
 def pbkdf2_hmac(
@@ -76,6 +70,9 @@ def pbkdf2_hmac(
     is_short = isinstance(iterations, int) and iterations < MIN_ITERATIONS
     compute = _pbkdf2_hmac if is_short else _pbkdf2_hmac_in_a_thread
     return compute(hash_name, password, salt, iterations, dklen)
+
+
+pbkdf2_hmac.__module__ = "hashlib"  # another process may have to load it by its name
 
 
 def _after_fork_in_child() -> None:

@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import gevent
 from gevent.hub import Waiter
+from gevent.lock import Semaphore
 from gevent.monkey import get_original
 
 from greenline.hub.deadline import wait_in
@@ -86,6 +87,8 @@ class _Outbox:
         while self._finished:
             job = self._finished.popleft()
             job.is_done = True
+            if job.turns is not None:
+                job.turns.release()
             job.waiter.switch(None)
 
 
@@ -101,7 +104,9 @@ def _outbox() -> _Outbox:
 class _Job:
     """A call and the greenlet that waits for its end."""
 
-    __slots__ = ("args", "context", "error", "func", "is_done", "outbox", "result", "waiter")
+    __slots__ = (
+        "args", "context", "error", "func", "is_done", "outbox", "result", "turns", "waiter",
+    )  # fmt: skip
 
     def __init__(self, func: Callable[..., Any], args: tuple[Any, ...], outbox: _Outbox) -> None:
         self.func = func
@@ -113,6 +118,7 @@ class _Job:
         self.result: Any = None
         self.error: BaseException | None = None
         self.is_done = False
+        self.turns: Semaphore | None = None  # where a turn is given back at the end of the call
 
     def run(self) -> None:
         """Run in the native thread."""
@@ -276,11 +282,40 @@ def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
     if not can_wait():
         return func(*args, **kwargs)
+    return _run(None, partial(func, **kwargs) if kwargs else func, args)
+
+
+def run_in_turn(turns: Semaphore, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """
+    Do what :func:`run` does while it has one of a number of turns.
+
+    The turn ends with the call, not with the wait of a greenlet that is interrupted.
+
+    :param turns: the turns, for which this waits.
+    :param func: the function to call.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :returns: the result of *func*.
+    :raises DeadlineExceeded: the request's deadline passed first.
+    """
+    if not can_wait():
+        return func(*args, **kwargs)
+    wait_in(turns.acquire)
+    return _run(turns, partial(func, **kwargs) if kwargs else func, args)
+
+
+def _run(turns: Semaphore | None, func: Callable[..., T], args: tuple[Any, ...]) -> T:
     outbox = _outbox()
-    job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox)
-    thread = _take()
-    while not thread.submit(job):
+    job = _Job(func, args, outbox)
+    job.turns = turns
+    try:
         thread = _take()
+        while not thread.submit(job):
+            thread = _take()
+    except BaseException:  # no further thread can be started
+        if turns is not None:
+            turns.release()
+        raise
     outbox.expect()
     try:
         return job.wait()  # type: ignore[no-any-return]

@@ -10,7 +10,6 @@ that the application opens, and its prints to standard output, are not covered.
 import logging
 import sys
 from datetime import timedelta
-from inspect import isdatadescriptor
 from math import inf
 from time import monotonic
 from typing import Any
@@ -213,7 +212,7 @@ class RequestLog:
             if isinstance(handler, logging.StreamHandler)
             and handler.stream is stream
             # logging's own for sys.stderr, which dill has: it follows what is set below.
-            and not isdatadescriptor(getattr(type(handler), "stream", None))
+            and not _is_read_only(getattr(type(handler), "stream", None))
         ]
         if stream is None or not (handlers or stream is sys.stderr):
             return
@@ -223,6 +222,10 @@ class RequestLog:
         # Not sys.stdout: prints are the application's own output.
         if stream is sys.stderr:
             sys.stderr = ours
+
+
+def _is_read_only(attribute: Any) -> bool:
+    return isinstance(attribute, property) and attribute.fset is None
 
 
 def _taken_away(logger: logging.Logger) -> list[logging.Handler]:

@@ -109,7 +109,10 @@ class Reporter:
                     ages_s[id(response.environ)] = now - started_s
                     if each.queued is not None:
                         queued.append(response.environ)
-                    elif response.environ.get(deadline.WAITS_FOR) == "turn":
+                    elif (
+                        each.greenlet is not None
+                        and response.environ.get(deadline.WAITS_FOR) == "turn"
+                    ):
                         clients[each.greenlet] = response.environ
         return stacks.describe(os.getpid(), ages_s, clients, queued)
 

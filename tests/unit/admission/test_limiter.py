@@ -1,8 +1,11 @@
 """greenline.admission.limiter: what is admitted, waits or is refused, and that nothing is lost."""
 
+import gc
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from time import monotonic
+from weakref import ref
 
 import gevent
 import pytest
@@ -305,6 +308,29 @@ def test_one_without_a_greenlet_waits_no_longer_than_allowed(clients: list[Clien
     assert limiter.stats()["waiting"] == 0
 
 
+def test_one_that_is_refused_is_freed_without_the_collector(clients: list[Client]) -> None:
+    """In an overload there are many, each with its body and its environ."""
+
+    class Environ(dict[str, object]):
+        """One that can be referred to weakly."""
+
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=0.1)
+    busy(limiter, clients[0])
+    gc.disable()
+    try:
+        environ, ended = Environ(BOOKS), Event()
+        freed = ref(environ)
+        late = limiter.enqueue(environ, clients[1].sock, ended.set)
+        assert ended.wait(10)
+        with suppress(Overloaded):
+            limiter.acquire(environ, clients[1].sock, late)
+        assert environ["greenline.waits_for"] is None
+        del environ, late
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("is_admitted", [False, True])
 def test_one_without_a_greenlet_that_is_interrupted_leaves_its_place(
     clients: list[Client], is_admitted: bool
@@ -317,7 +343,7 @@ def test_one_without_a_greenlet_that_is_interrupted_leaves_its_place(
     (other,) = waiting(limiter, clients[2])
     if is_admitted:
         limiter.release(place)
-    limiter.interrupt(cut, gevent.GreenletExit())
+    limiter.interrupt(cut)
     wait_until(lambda: resumed, "the end of the wait")
     with pytest.raises(gevent.GreenletExit):
         limiter.acquire(BOOKS.copy(), clients[1].sock, cut)
@@ -433,7 +459,7 @@ def test_whichever_request_is_killed_or_disconnects_no_place_is_lost(
         queued = list(places)
         client = queued[victim % len(queued)] if queued and victim % 2 else clients[victim]
         if client in places:
-            limiter.interrupt(places.pop(client), gevent.GreenletExit())
+            limiter.interrupt(places.pop(client))
         else:
             greenlets[victim].kill(block=False)
 

@@ -9,6 +9,7 @@ SCRIPT = """
 from greenline.patch import patch_all; patch_all()
 import os, threading, time
 import gevent
+from gevent.monkey import get_original
 
 started = [threading.Thread(target=time.sleep, args=(0.05,)) for _ in range(3)]
 for each in started:
@@ -19,11 +20,53 @@ print(len(numbers), threading.main_thread().native_id == threading.get_native_id
 for each in started:
     each.join()
 print({each.native_id for each in started} & {each.native_id for each in threading.enumerate()})
+
+later = []
+for _ in range(3):
+    thread = threading.Thread(target=lambda: later.append(threading.current_thread().native_id))
+    thread.start()
+    thread.join()
+print(len({*later, *numbers}) == 8)
+try:
+    os.sched_getaffinity(later[0])
+except ProcessLookupError as error:
+    print(error.strerror)
+
+def is_the_systems():
+    return threading.current_thread().native_id == threading.get_native_id()
+
+native = []
+get_original("_thread", "start_new_thread")(lambda: native.append(is_the_systems()), ())
+while not native:
+    time.sleep(0.01)
+print(native[0], gevent.get_hub().threadpool.apply(is_the_systems), flush=True)
+child = os.fork()
+if child == 0:
+    os._exit(threading.main_thread().native_id != os.getpid())
+print(os.waitpid(child, 0)[1])
+child = []
+def fork():
+    child.append(os.fork())
+    if child[0] == 0:
+        os._exit(threading.main_thread().native_id != os.getpid())
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+print(os.waitpid(child[0], 0)[1])
+"""
+SAID = """\
+5 True
+set()
+True
+No such process
+True True
+0
+0
 """
 
 
 def test_each_has_its_own_and_none_lives_on() -> None:
-    """The main thread has the system's."""
+    """No number comes again; the main thread and native threads have the system's."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         cwd=CHECKOUT,
@@ -32,4 +75,4 @@ def test_each_has_its_own_and_none_lives_on() -> None:
         text=True,
         timeout=30,
     )
-    assert done.stdout == "5 True\nset()\n", done.stderr
+    assert done.stdout == SAID, done.stderr

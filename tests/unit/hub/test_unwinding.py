@@ -385,6 +385,57 @@ def after_a_finally() -> None:
     wait()
 
 
+def finally_behind_an_except() -> None:
+    try:
+        kept.clear()
+    except KeyError:
+        kept.clear()
+        raise
+    finally:
+        wait()
+
+
+def finally_behind_an_except_that_was_entered() -> None:
+    try:
+        raise KeyError
+    except KeyError:
+        kept.clear()
+    finally:
+        wait()
+
+
+def exit_of_a_block_that_only_raises() -> None:
+    with SlowExit():
+        raise KeyError
+
+
+def return_behind_an_except() -> object:
+    try:
+        value = kept.copy()
+    except KeyError:
+        value = []
+    return wait_for(value)
+
+
+def return_behind_an_except_that_was_entered() -> object:
+    try:
+        raise KeyError
+    except KeyError:
+        pass
+    return wait_for(None)
+
+
+def return_behind_a_with() -> object:
+    with suppress(KeyError):
+        value = kept.copy()
+    return wait_for(value)
+
+
+def wait_for(value: object) -> object:
+    wait()
+    return value
+
+
 def releases(code: Callable[[], object]) -> bool:
     """Return whether *code* releases something where it waits."""
     working = gevent.spawn(code)
@@ -402,7 +453,8 @@ def releases(code: Callable[[], object]) -> bool:
     [
         finally_, finally_after_another_error, finally_of_a_return, finally_around_an_except, exit_,
         exit_after_another_error, exit_of_a_return, exit_of_the_first, exit_of_the_second,
-        exit_of_a_generator,
+        exit_of_a_generator, finally_behind_an_except, finally_behind_an_except_that_was_entered,
+        exit_of_a_block_that_only_raises,
     ],
     ids=lambda code: code.__name__,
 )  # fmt: skip
@@ -415,7 +467,8 @@ def test_the_end_of_a_block_releases(code: Callable[[], object]) -> None:
     "code",
     [
         enter, enter_the_first, enter_the_second, make_a_manager, in_a_with, in_a_try,
-        in_an_except_of_another_error, in_an_else, after_a_finally,
+        in_an_except_of_another_error, in_an_else, after_a_finally, return_behind_an_except,
+        return_behind_an_except_that_was_entered, return_behind_a_with,
     ],
     ids=lambda code: code.__name__,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from gevent.monkey import get_original
 
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
-from greenline.offload import hashing
+from greenline.offload import hashing, threads
 from tests.helpers.support import CHECKOUT, environ
 
 sleep = get_original("time", "sleep")
@@ -99,7 +100,7 @@ def test_not_more_at_once_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) 
         now.remove(number)
         return number
 
-    in_a_thread = hashing._in_a_thread(compute)
+    in_a_thread = hashing._in_a_thread(compute, "module")
     calls = [gevent.spawn(in_a_thread, number) for number in range(6)]
     gevent.joinall(calls, timeout=10, raise_error=True)
     assert [call.value for call in calls] == list(range(6))
@@ -109,12 +110,53 @@ def test_not_more_at_once_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) 
 def test_a_turn_is_waited_for_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """And is there for the next one."""
     monkeypatch.setattr(hashing, "_turns", Semaphore(1))
-    ident = hashing._in_a_thread(get_ident)
+    ident = hashing._in_a_thread(get_ident, "module")
     hashing._turns.acquire()
     with pytest.raises(DeadlineExceeded), deadline.limit(0.02):
         ident()
     hashing._turns.release()
     assert ident() != get_ident()
+
+
+def test_a_turn_ends_with_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A greenlet that is interrupted goes on at once, and its hash needs a core until its end."""
+    monkeypatch.setattr(hashing, "_turns", Semaphore(1))
+    goes_on: list[None] = []
+
+    def compute() -> None:
+        while not goes_on:
+            sleep(0.001)
+
+    hashed = gevent.spawn(hashing._in_a_thread(compute, "module"))
+    gevent.sleep(0.01)
+    hashed.kill()
+    assert hashing._turns.locked()
+    goes_on.append(None)
+    assert hashing._turns.acquire(timeout=10)
+
+
+def test_without_a_thread_no_turn_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has as many threads as it may have."""
+
+    def take() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(hashing, "_turns", Semaphore(1))
+    monkeypatch.setattr(threads, "_take", take)
+    with pytest.raises(RuntimeError):
+        hashing._in_a_thread(get_ident, "module")()
+    assert not hashing._turns.locked()
+
+
+def test_the_functions_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool of processes gets them by their names, also in a process without the runtime."""
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", hashlib.pbkdf2_hmac)
+    monkeypatch.setattr(hashlib, "scrypt", hashlib.scrypt)
+    hashing.patch()
+    for function in (hashlib.pbkdf2_hmac, hashlib.scrypt):
+        text = pickle.dumps(function)
+        assert pickle.loads(text) is function  # noqa: S301
+        assert b"greenline" not in text
 
 
 def test_a_forked_child_has_its_own_turns() -> None:
