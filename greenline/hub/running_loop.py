@@ -3,9 +3,9 @@ Let each greenlet run an asyncio loop of its own, as each thread may.
 
 asyncio keeps one running loop for each native thread, in C, and all greenlets of a worker share
 one thread: while a coroutine waits in one greenlet, ``asyncio.run`` in another raises "cannot be
-called from a running event loop". Here the running loop and its current task belong to a greenlet:
-they are unset when the greenlet switches to the hub, and set again before it is resumed. So C code
-sees them as well.
+called from a running event loop". Here the running loop, its current task and its hooks for
+asynchronous generators belong to a greenlet: they are unset when the greenlet switches to the hub,
+and set again before it is resumed. So C code sees them as well.
 """
 
 import asyncio
@@ -66,11 +66,17 @@ def _set_running_loop(loop: Any) -> None:
 def _hooks(greenlet: Any, loop: Any) -> Any:
     kind = type(greenlet)
     task: Any = None
+    # run_forever() has just set those of the loop. Another loop would close the generators at its
+    # end, in the middle.
+    generators: Any = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
     # What a child greenlet of another one, which has no hooks, has left while it waits.
-    before: tuple[Any, Any] = (None, None)
+    before: tuple[Any, Any, Any] = (None, None, (None, None))
 
     def leave() -> None:
-        nonlocal task
+        nonlocal task, generators
+        generators = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(*before[2])
         # A task that blocks leaves its loop free for the tasks of other greenlets.
         task = _swap_current_task(loop, before[1])
         _set_in_thread(before[0])
@@ -79,7 +85,8 @@ def _hooks(greenlet: Any, loop: Any) -> Any:
         nonlocal before
         left = asyncio._get_running_loop()
         _set_in_thread(loop)
-        before = left, _swap_current_task(loop, task)
+        before = left, _swap_current_task(loop, task), sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(*generators)
 
     def switch(*args: Any, **kwargs: Any) -> Any:
         enter()

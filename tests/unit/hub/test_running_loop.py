@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio.from_thread
@@ -14,6 +14,8 @@ from gevent.event import Event
 
 from greenline.hub.running_loop import HOOKS
 from tests.helpers.support import CHECKOUT
+
+kept: AsyncIterator[int] | None = None
 
 
 def spawned(function: Callable[[], Any]) -> Any:
@@ -40,6 +42,38 @@ def test_another_greenlet_sees_no_running_loop() -> None:
     for block in (gevent.sleep, bool, threading.Event().is_set, lambda: Event().wait(0.01)):
         spawned(lambda block=block: asyncio.run(work(block)))
     assert seen == [False] * 4
+
+
+def test_a_loop_that_ends_closes_no_generator_of_another_one() -> None:
+    """Each loop closes those that began in it: a shorter answer would be taken for a whole one."""
+    closed = []
+
+    async def rows(count: int) -> AsyncIterator[int]:
+        try:
+            for number in range(count):
+                yield number
+        finally:
+            closed.append(count)
+
+    async def read(count: int) -> int:
+        read = 0
+        async for _ in rows(count):
+            await asyncio.sleep(0.002)
+            read += 1
+        return read
+
+    async def leave_one() -> None:
+        global kept
+        kept = rows(99)
+        await anext(kept)
+
+    counts = [1, 20, 3, 40]
+    running = [gevent.spawn(asyncio.run, read(count)) for count in counts]
+    assert [each.get(timeout=10) for each in running] == counts
+    assert sorted(closed) == sorted(counts)
+    spawned(lambda: asyncio.run(leave_one()))
+    assert closed[-1] == 99
+    assert sys.get_asyncgen_hooks() == (None, None)
 
 
 @pytest.mark.parametrize("is_caught", [True, False], ids=["caught", "not caught"])
