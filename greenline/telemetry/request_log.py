@@ -7,6 +7,7 @@ these nor gunicorn's error log, ``logging`` to standard output or error, or ``sy
 that the application opens, and its prints to standard output, are not covered.
 """
 
+import atexit
 import logging
 import sys
 from datetime import timedelta
@@ -84,6 +85,8 @@ class RequestLog:
         # counted more answers than clients have got, and never fewer.
         self.count = counts.count
         self._writers: list[tuple[LineWriter, str | int]] = []
+        # After gunicorn's last line, which may be of an error in what follows.
+        atexit.register(self._close)
         self._json: AccessLog | None = None
         # Before 25.3, gunicorn's logger has no such attribute, and its access() decides.
         is_enabled = getattr(log, "access_log_enabled", True)
@@ -179,7 +182,7 @@ class RequestLog:
             writer.reopen(path)
         self._relieve_error_files()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Write the lines that wait, for ``CLOSE_S`` at most."""
         until = monotonic() + CLOSE_S
         for timeout_s in (0.0, CLOSE_S):  # first let all begin to end, then wait for each

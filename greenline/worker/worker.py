@@ -5,7 +5,6 @@ The gunicorn worker: accept clients, read their requests, call the application, 
 settings of gunicorn keep their meaning. gunicorn itself reads connections that may use HTTP/2.
 """
 
-import atexit
 import gc
 import logging
 import os
@@ -251,7 +250,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if log_format.is_json():
             uncaught.install()
         Response.count = self._request_log.count
-        atexit.register(self._request_log.close)  # after gunicorn's last line
         self._error_responses = ErrorResponses(cfg, self.log, self._request_log, self.handle_error)
         self.base = base_environ(cfg)  # after RequestLog has replaced sys.stderr
         self.rules = Rules(cfg)

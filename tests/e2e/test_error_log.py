@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.hosting import NO_CONFIG, WORKER, hosting
 from tests.e2e.loud import LINE, SAY
-from tests.helpers.support import BIN, CHECKOUT, Service, environ, free_port, wait_until
+from tests.helpers.support import BIN, CHECKOUT, Service, environ, free_port, service, wait_until
 
 TARGET = "tests.e2e.loud:app"
 PIPE_BYTES = 65_536
@@ -134,3 +134,21 @@ def test_an_application_that_configures_logging_keeps_the_error_log(tmp_path: Pa
         assert running.stop() == 0
         assert "Logging error" not in running.log
     assert "Worker exiting" in log_file.read_text()
+
+
+def test_what_fails_before_the_worker_serves_is_logged(tmp_path: Path) -> None:
+    """Also while the handlers of its log are being replaced: a worker without a word ends again."""
+    (tmp_path / "stubborn.py").write_text(
+        "import logging, sys\n"
+        "from tests.e2e.loud import app\n"
+        "class Stubborn(logging.StreamHandler):\n"
+        "    def setStream(self, stream):\n"
+        "        raise ValueError('this stream stays')\n"
+        "logging.getLogger('stubborn').addHandler(Stubborn(sys.stderr))\n"
+    )
+    path = f"{tmp_path}{os.pathsep}{CHECKOUT}"
+    with service(
+        {"PYTHONPATH": path}, *WORKER, target="stubborn:app", config=NO_CONFIG, wait=False
+    ) as running:
+        wait_until(lambda: "exited with code" in running.log, "the worker's end")
+        assert "ValueError: this stream stays" in running.log
