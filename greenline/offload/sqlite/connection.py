@@ -117,12 +117,18 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
 
     def commit(self) -> None:
         """Commit the transaction; wait for readers whose locks prevent it."""
-        self._run(_Connection.commit, self)
+        if self._has_nothing_to_end():
+            _Connection.commit(self)
+        else:
+            self._run(_Connection.commit, self)
         self._has_read = False
 
     def rollback(self) -> None:
         """Roll the transaction back."""
-        self._run(_Connection.rollback, self, keyword="ROLLBACK")
+        if self._has_nothing_to_end():
+            _Connection.rollback(self)
+        else:
+            self._run(_Connection.rollback, self, keyword="ROLLBACK")
         self._has_read = False
 
     def close(self) -> None:
@@ -189,6 +195,12 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         self._run_in_thread_only()
         self._briefly(lambda: _Connection.set_trace_callback(self, *args, **kwargs))
         self._trace = next(iter((*args, *kwargs.values())), None)
+
+    def _has_nothing_to_end(self) -> bool:
+        """Return whether a commit or a rollback sends no statement: no transaction has begun."""
+        self._check_thread()
+        own = self._own
+        return own is not None and own.is_idle and not self._is_closed and not self.in_transaction
 
     def _run_in_thread_only(self) -> None:
         self._may_run_here = False

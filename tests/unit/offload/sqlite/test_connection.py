@@ -45,6 +45,33 @@ def test_what_cleans_up_runs_after_the_deadline(
     other.execute("begin immediate")
 
 
+def test_the_end_of_no_transaction_needs_no_thread(
+    conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of ``with conn:`` around a query; one that has written is ended in the thread."""
+    called: list[str] = []
+    call = threads.OwnThread.call
+
+    def count(own: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        called.append(function.__name__)
+        return call(own, function, *args, **kwargs)
+
+    monkeypatch.setattr(threads.OwnThread, "call", count)
+    conn.commit()
+    conn.rollback()
+    assert called == []
+    conn.execute("insert into row values (2)")
+    conn.rollback()
+    conn.execute("insert into row values (3)")
+    conn.commit()
+    assert called[1] == "rollback"
+    assert called[3] == "commit"
+    assert rows(conn) == [1, 3]
+    conn.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        conn.commit()
+
+
 def test_the_classes_are_sqlite3s(conn: sqlite3.Connection) -> None:
     """Subclasses and factories of the application have the same threads."""
 
