@@ -708,12 +708,6 @@ def ask_grpc(address: str, word: str) -> object:
         return channel.unary_unary("/books.Books/Get")(b"", timeout=_limit(word))
 
 
-def prepare_grpc() -> None:
-    import grpc.experimental.gevent
-
-    grpc.experimental.gevent.init_gevent()
-
-
 def ask_pymssql(address: str, word: str) -> object:
     import pymssql
 
@@ -1047,8 +1041,7 @@ LIBRARIES = (
             "http", ask_twilio, open_twilio),
     Library(
         "grpcio", ("grpc",), "https://grpc.github.io/grpc/python/grpc.html",
-        "deaf", ask_grpc, needs="grpc.experimental.gevent.init_gevent", prepare=prepare_grpc,
-        instead="call grpc.experimental.gevent.init_gevent() before the first channel",
+        "deaf", ask_grpc,
     ),
     Library("pika", ("pika",), "https://pika.readthedocs.io/en/stable/modules/adapters/blocking.html",
             "deaf", ask_pika),

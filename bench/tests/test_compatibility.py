@@ -39,8 +39,8 @@ GOOD, BAD = Wait(1.0, 0.01, 0.02), Wait(1.0, 0.99, 1.0)
         ("pycurl", Trial("1", BAD), BLOCKS),
         ("mysqlclient", Trial("1", BAD, prepared=GOOD), BLOCKS),
         ("mysql-connector-python", Trial("1", BAD, prepared=GOOD), BLOCKS),
-        ("grpcio", Trial("1", BAD, prepared=GOOD), NEEDS_ORDER),
-        ("grpcio", Trial("1", BAD, prepared=BAD), BLOCKS),
+        ("pyzmq", Trial("1", BAD, prepared=GOOD), NEEDS_ORDER),
+        ("pyzmq", Trial("1", BAD, prepared=BAD), BLOCKS),
         ("sentry-sdk", Trial("1", GOOD, GOOD, None, 100), YIELDS),
         ("sentry-sdk", Trial("1", GOOD, None, None, 100, "", "it fails"), NEEDS_ORDER),
         ("ddtrace.auto", Trial("1", BAD, prepared=GOOD), NEEDS_ORDER),
@@ -71,7 +71,7 @@ def test_what_yields_only_when_it_starts_before_the_patching() -> None:
     name = "ddtrace.auto"
     assert record(BY_NAME[name], Trial("1", BAD, prepared=GOOD)).before_patching
     assert not record(BY_NAME[name], Trial("1", GOOD)).before_patching
-    assert not record(BY_NAME["grpcio"], Trial("1", BAD, prepared=GOOD)).before_patching
+    assert not record(BY_NAME["pyzmq"], Trial("1", BAD, prepared=GOOD)).before_patching
 
 
 def test_each_library_is_tried_or_has_a_verdict() -> None:

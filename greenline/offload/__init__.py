@@ -2,7 +2,8 @@
 Keep calls that block below Python away from the hub.
 
 ``sqlite3``, file locks, pipes, ``os.system``, ``os.wait*`` and the hashes of passwords are replaced
-by functions that wait in the hub or work in native threads. So are the functions that
+by functions that wait in the hub or work in native threads; gRPC has such functions itself. So are
+the functions that
 ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is replaced.
 
 Internal: applications import nothing from here.
@@ -39,7 +40,7 @@ def patch() -> None:
     if callables is None:
         return
     # Not at the top: at their import these modules keep the functions that gevent has set.
-    from greenline.offload import hashing, locks, pipes, processes, programs
+    from greenline.offload import grpc, hashing, locks, pipes, processes, programs
 
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
     os.lockf = locks.os_lockf
@@ -50,6 +51,7 @@ def patch() -> None:
         os.waitid = processes.waitid
     programs.patch()
     hashing.patch()
+    grpc.patch()
     after_import("sqlite3.dbapi2", _patch_sqlite3)
     for name in callables:
         if name == MYSQLCLIENT:
