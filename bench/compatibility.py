@@ -143,8 +143,7 @@ def why(library: Library, trial: Trial) -> str:
     """Return what was measured, in words."""
     said = [f"a call of {trial.wait.took_s:.1f} s makes the hub late by {_shown(trial.wait)}"]
     if trial.prepared is not None:
-        name = library.needs or " ".join(f"{key}={one}" for key, one in library.env.items())
-        how = "started before patching" if library.start else f"with {name}"
+        how = "started before patching" if library.start else f"with {library.needs}"
         said.append(f"{how} by {_shown(trial.prepared)}")
     done = "started" if library.start else "imported"
     if trial.early is not None and trial.early.blocks:
@@ -399,9 +398,9 @@ def try_out(library: Library, environment: Environment, *, installs: bool = True
             first = wait(worker, library)
             worker.stop()
             if first.blocks:
-                if not (library.prepare or library.env or library.start):
+                if not (library.prepare or library.start):
                     return Trial(version, first)
-                env = {"COMPATIBILITY_PREPARED": "1", **library.env}
+                env = {"COMPATIBILITY_PREPARED": "1"}
                 worker = working_(env, is_early=library.start is not None)
                 prepared = wait(worker, library)
                 if library.needs is None or prepared.blocks:

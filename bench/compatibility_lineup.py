@@ -8,7 +8,7 @@ the word as the answer has it, where it has one. A library is imported in its fu
 each has an environment of its own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,6 @@ class Library:
     :param prepare: does what *needs* says.
     :param when: the dotted name of a call without which the record does not count.
     :param without: modules of it that do not wait in C.
-    :param env: variables with which it yields.
     :param system: a function that returns variables for its install and for its run.
     :param computes: whether it keeps the processor and does not wait. Default False.
     :param verdict: what *source* says, where it is not tried.
@@ -70,7 +69,6 @@ class Library:
     prepare: Callable[[], object] | None = None
     when: str | None = None
     without: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
     system: Callable[[], dict[str, str]] | None = None
     computes: bool = False
     verdict: str | None = None
@@ -878,7 +876,6 @@ def ask_bcrypt(_: str, word: str) -> object:
     return word
 
 
-OFFLOAD = "GREENLINE_OFFLOAD"
 SHORT = "keep the calls short, or name them in GREENLINE_OFFLOAD"
 
 
@@ -949,9 +946,7 @@ LIBRARIES = (
     ),
     Library(
         "mysqlclient", ("MySQLdb",), "https://github.com/PyMySQL/mysqlclient",
-        "mariadb", ask_mysqlclient, extension="MySQLdb._mysql",
-        instead="PyMySQL with pymysql.install_as_MySQLdb(), or name it in GREENLINE_OFFLOAD",
-        env={OFFLOAD: "mysqlclient"}, system=_mysqlclient_system,
+        "mariadb", ask_mysqlclient, system=_mysqlclient_system,
     ),
     Library(
         "mysql-connector-python", ("mysql",),

@@ -176,10 +176,8 @@ def _offload_names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",")) if text else ()
     for name in names:
         # Not imported here: this also runs in the arbiter, which must not load the application.
-        if name != "mysqlclient" and not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", name):
-            raise ConfigError(
-                f"{name!r} is neither mysqlclient nor package.module:function, nor off alone"
-            )
+        if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", name):
+            raise ConfigError(f"{name!r} is neither package.module:function, nor off alone")
     return names
 
 
@@ -344,7 +342,7 @@ OFFLOAD = Variable(
     "GREENLINE_OFFLOAD",
     none_if(OFF, _offload_names),
     "",
-    "runs in threads, too: `mysqlclient`, `package.module:function`; `off`: nothing does",
+    "runs in threads, too: `package.module:function`; `off`: nothing does",
 )
 REQUEST_TIMEOUT = Variable(
     "REQUEST_TIMEOUT",

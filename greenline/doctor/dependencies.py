@@ -77,7 +77,6 @@ BACK_ENDS = {
     "mysql.connector.django": "mysql.connector",
 }
 BACK_END_KEYS = ("ENGINE", "BACKEND")
-AS_MYSQLDB = "pymysql.install_as_MySQLdb"  # MySQLdb is PyMySQL then
 CODES = {
     BLOCKS: BLOCKING_DEPENDENCY,
     BREAKS: BREAKING_DEPENDENCY,
@@ -154,8 +153,6 @@ def findings(project: Project, modules: Sequence[Module], facts: Facts) -> Itera
     ]
     uses += [each for module in modules for each in _named_in_strings(module, uses)]
     calls = [call for module in modules for call in module.calls]
-    if any(call.name == AS_MYSQLDB for call in calls):
-        uses = [each for each in uses if not _is_in(each.name, "MySQLdb")]
     required = _closure({*_imported(uses), *declared(project.folder)})
     mandatory = _closure(declared(project.folder, with_groups=False))
     unpatched = _before_patching(modules, project.configuration)

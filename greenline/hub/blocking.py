@@ -88,11 +88,6 @@ DRIVERS_WITH_A_SWITCH: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("psycopg2.extensions", "psycopg2", lambda module: module.get_wait_callback() is not None),
     ("psycopg.waiting", "psycopg", _psycopg_yields),
     (
-        "grpc._cython.cygrpc",
-        "grpcio",
-        lambda module: bool(getattr(module, "g_gevent_activated", False)),
-    ),
-    (
         "pymssql._mssql",
         "pymssql",
         lambda module: getattr(module, "wait_callback", None) is not None,

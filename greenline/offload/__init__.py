@@ -1,9 +1,9 @@
 """
 Keep calls that block below Python away from the hub.
 
-``sqlite3``, file locks, pipes, ``os.system``, ``os.wait*`` and the hashes of passwords are replaced
-by functions that wait in the hub or work in native threads; gRPC has such functions itself. So are
-the functions that
+``sqlite3``, mysqlclient, file locks, pipes, ``os.system``, ``os.wait*`` and the hashes of passwords
+are replaced by functions that wait in the hub or work in native threads; gRPC has such functions
+itself. So are the functions that
 ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is replaced.
 
 Internal: applications import nothing from here.
@@ -21,7 +21,6 @@ from greenline.hub.namespaces import namespaces
 from greenline.offload import names
 from greenline.offload.imports import after_import
 
-MYSQLCLIENT = "mysqlclient"
 # By C module, the Python module that calls it, where that is not in a package of the same name.
 CALLERS = {"_mysql_connector": "mysql.connector.connection_cext", "_ldap": "ldap"}
 
@@ -53,12 +52,10 @@ def patch() -> None:
     hashing.patch()
     grpc.patch()
     after_import("sqlite3.dbapi2", _patch_sqlite3)
+    after_import("MySQLdb._mysql", _patch_mysqlclient)
     for name in callables:
-        if name == MYSQLCLIENT:
-            after_import("MySQLdb._mysql", _patch_mysqlclient)
-        else:
-            names.require_package(name)
-            names.wrap(name)
+        names.require_package(name)
+        names.wrap(name)
 
 
 def _patch_sqlite3(_: ModuleType) -> None:
@@ -88,8 +85,6 @@ def advice(file: str, function: str) -> str | None:
     if module is None or module == "__main__":
         return None
     package = module.partition(".")[0]
-    if package == "MySQLdb":
-        return f"{settings.OFFLOAD.name}={MYSQLCLIENT} runs it in threads"
     for driver, (what, instead) in BLOCKING_DRIVERS.items():
         caller = CALLERS.get(driver, driver.partition(".")[0])
         if f"{module}.".startswith(f"{caller}."):

@@ -1,8 +1,8 @@
 """
 Run the server calls of mysqlclient (``MySQLdb``) in a native thread of each connection.
 
-``GREENLINE_OFFLOAD=mysqlclient`` enables this. A query that waits for a lock occupies only the
-thread of its own connection, which the holder of the lock does not need.
+A query that waits for a lock occupies only the thread of its own connection, which the holder of
+the lock does not need.
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
-import MySQLdb  # expect: GL101
+import pyodbc  # expect: GL101
 
 
 class Store:
-    conn = MySQLdb.connect(host="localhost")  # expect: GL203
+    conn = pyodbc.connect(host="localhost")  # expect: GL203
 
     def count(self):
         with self.conn.cursor() as cursor:

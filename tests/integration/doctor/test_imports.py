@@ -389,25 +389,24 @@ def test_the_files_of_a_package_that_is_read_count_as_loaded(
     assert files == ["app.py", "shop/__init__.py", "shop/unused.py", "shop/views.py"]
 
 
-@pytest.mark.parametrize("source", ["", "import MySQLdb\n"], ids=["a library's", "its own"])
+@pytest.mark.parametrize("source", ["", "import pyodbc\n"], ids=["a library's", "its own"])
 def test_what_the_worker_warns_of_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     """Once: a driver that the application or a library of it loads, and an event loop."""
     library = tmp_path / ".venv/lib/site-packages"
-    (library / "MySQLdb").mkdir(parents=True)
-    (library / "MySQLdb/__init__.py").write_text("from MySQLdb import _mysql\n")
-    (library / "MySQLdb/_mysql.py").touch()
-    (library / "library.py").write_text("import MySQLdb, uvloop\nuvloop.install()\n")
+    library.mkdir(parents=True)
+    (library / "pyodbc.py").touch()
+    (library / "library.py").write_text("import pyodbc, uvloop\nuvloop.install()\n")
     path = f"import sys\nsys.path.append({str(library)!r})\n"
     (tmp_path / "app.py").write_text(f"{path}import library\n{source}{APP}")
-    (tmp_path / "requirements.txt").write_text("mysqlclient\n")
+    (tmp_path / "requirements.txt").write_text("pyodbc\n")
     monkeypatch.chdir(tmp_path)
     output = CliRunner().invoke(main, ["doctor", "app", "--json"]).output
     found = [each for each in json.loads(output)["findings"] if each["code"] == "GL101"]
     driver, loop = sorted(found, key=itemgetter("what"))
     assert (driver["line"], driver["level"]) == (4 if source else 3, "warning")
-    by = "(imported: app -> library -> MySQLdb)"
+    by = "(imported: app -> library -> pyodbc)"
     assert driver["what"].endswith(by) is not bool(source)
     assert (loop["line"], loop["level"]) == (3, "warning")
     assert loop["what"].startswith("uvloop: its loops wait in C")

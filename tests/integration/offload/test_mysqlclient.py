@@ -1,4 +1,4 @@
-"""mysqlclient with ``GREENLINE_OFFLOAD=mysqlclient``, on a MariaDB that Debian packages."""
+"""mysqlclient, without a setting, on a MariaDB that Debian packages."""
 
 import os
 import subprocess
@@ -76,7 +76,6 @@ def mariadb(tmp_path: Path) -> Iterator[dict[str, str]]:
             **environment(client),
             "PYTHONPATH": f"{CHECKOUT}:{modules}",
             "MARIADB": str(port),
-            "GREENLINE_OFFLOAD": "mysqlclient",
         }
     finally:
         process.terminate()

@@ -65,20 +65,20 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("source", "code"),
     [
-        ("import MySQLdb\n", "GL101"),
-        ("from MySQLdb import cursors\n", "GL101"),
+        ("import pyodbc\n", "GL101"),
+        ("from pyodbc import Cursor\n", "GL101"),
         ("def view():\n    import pylibmc\n", "GL101"),
         ("import oracledb\noracledb.init_oracle_client()\n", "GL101"),
         ("import zmq\n", "GL103"),
         ("import httpx\nclient = httpx.Client()\n", "GL102"),
         ("import ddtrace.auto\n", "GL103"),
         ("from ddtrace import auto\n", "GL103"),
-        ("engine = create_engine('mysql+mysqldb://')\n", "GL101"),
+        ("engine = create_engine('mssql+pyodbc://')\n", "GL101"),
         ("url = URL.create('mssql+pyodbc')\n", "GL101"),
         ("C = {'BACKEND': 'django.core.cache.backends.memcached.PyLibMCCache'}\n", "GL101"),
-        ("import environ\nENV = environ.Env(URL=(str, 'mysql://h/d'))\n", "GL101"),
-        ("import sqlalchemy\nurl = f'mysql://{user}@h/d'\n", "GL101"),
-        ("D = {'ENGINE': env('ENGINE', 'django.db.backends.mysql')}\n", "GL101"),
+        ("import environ\nENV = environ.Env(URL=(str, 'mssql://h/d'))\n", "GL101"),
+        ("import sqlalchemy\nurl = f'mssql://{user}@h/d'\n", "GL101"),
+        ("D = {'ENGINE': env('ENGINE', 'mssql')}\n", "GL101"),
     ],
 )
 def test_an_import_is_found(tmp_path: Path, source: str, code: str) -> None:
@@ -90,8 +90,8 @@ def test_an_import_is_found(tmp_path: Path, source: str, code: str) -> None:
     "source",
     [
         "import pymysql, redis, pymongo, psycopg2\n",
-        "if __name__ == '__main__':\n    import MySQLdb\n",
-        "import MySQLdb  # greenline: ignore[GL101]\n",
+        "if __name__ == '__main__':\n    import pyodbc\n",
+        "import pyodbc  # greenline: ignore[GL101]\n",
         "import oracledb\n",
         "import grpc\nchannel = grpc.insecure_channel('h:1')\n",
         "import zmq.green as zmq\n",
@@ -100,13 +100,13 @@ def test_an_import_is_found(tmp_path: Path, source: str, code: str) -> None:
         "import sentry_sdk\nsentry_sdk.init('https://key@h/1')\n",
         "from opentelemetry.sdk.trace import TracerProvider\n",
         "import newrelic.agent\nfrom ddtrace.trace import tracer\n",
-        "import pymysql\npymysql.install_as_MySQLdb()\nimport MySQLdb\n",
-        "import sqlalchemy\nis_ours = url.startswith('mysql://')\n",
-        "engine = create_engine('mysql+pymysql://h/d')\n",
-        "NAMES = {'MySQL': 'django.db.backends.mysql'}\n",
-        "if __name__ == '__main__':\n    D = {'ENGINE': 'django.db.backends.mysql'}\n",
-        "import sqlalchemy\nif __name__ == '__main__':\n    D = {'URL': 'mysql://h/d'}\n",
-        "import tortoise\nurl = 'mysql://h/d'\n",
+        "import MySQLdb\n",
+        "import sqlalchemy\nis_ours = url.startswith('mssql://')\n",
+        "engine = create_engine('mysql+pymssql://h/d')\n",
+        "NAMES = {'MySQL': 'mssql'}\n",
+        "if __name__ == '__main__':\n    D = {'ENGINE': 'mssql'}\n",
+        "import sqlalchemy\nif __name__ == '__main__':\n    D = {'URL': 'mssql://h/d'}\n",
+        "import tortoise\nurl = 'mssql://h/d'\n",
     ],
 )
 def test_an_import_is_not_found_where_it_yields_or_no_request_runs_it(
@@ -118,15 +118,15 @@ def test_an_import_is_not_found_where_it_yields_or_no_request_runs_it(
 
 def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path, packages: Path) -> None:
     """The first import; it is an error where the library is installed, and not optional."""
-    source = "import os\nimport MySQLdb\npool = PooledDB(MySQLdb)\n"
+    source = "import os\nimport pyodbc\npool = PooledDB(pyodbc)\n"
     (finding,) = examined(tmp_path, app=source).findings
     assert (finding.path, finding.line, finding.level) == ("app.py", 2, Level.WARNING)
-    assert finding.what.startswith("mysqlclient is not installed here, and version 2.")
-    assert "PyMySQL" in finding.what
-    install(packages, "mysqlclient")
+    assert finding.what.startswith("pyodbc is not installed here, and version 5.")
+    assert "a process or gevent's thread pool" in finding.what
+    install(packages, "pyodbc")
     forget_installed()
     (finding,) = examined(tmp_path, app=source).findings
-    assert finding.what.startswith("mysqlclient: a call of ")
+    assert finding.what.startswith("pyodbc: a call of ")
     assert (finding.code.code, finding.level) == ("GL101", Level.ERROR)
     (tmp_path / "requirements.txt").write_text("flask\n")
     (finding,) = examined(tmp_path, app=source).findings
@@ -136,13 +136,13 @@ def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path, packages: Path) -
 @pytest.mark.parametrize("job", ["tasks", "plugin"])
 def test_a_library_of_which_no_request_is_known(tmp_path: Path, packages: Path, job: str) -> None:
     """It is a remark: nobody has installed an optional one, or only jobs and plugins import it."""
-    source, lines = "import MySQLdb\npool = PooledDB(MySQLdb)\n", "flask\nmysqlclient\n"
+    source, lines = "import pyodbc\npool = PooledDB(pyodbc)\n", "flask\npyodbc\n"
     (finding,) = examined(tmp_path, app=source).findings
     assert finding.level == Level.WARNING
     (tmp_path / "requirements.txt").write_text("flask\n")
     (finding,) = examined(tmp_path).findings
     assert finding.level == Level.REMARK
-    install(packages, "mysqlclient")
+    install(packages, "pyodbc")
     forget_installed()
     (tmp_path / "requirements.txt").write_text(lines)
     (finding,) = examined(tmp_path, app="import flask\n", **{job: source}).findings
@@ -153,7 +153,7 @@ def test_a_library_of_which_no_request_is_known(tmp_path: Path, packages: Path, 
 
 def test_what_the_application_does_without_is_a_remark(tmp_path: Path, packages: Path) -> None:
     """It is not installed, and the application has been imported."""
-    source = "try:\n    import MySQLdb\nexcept ImportError:\n    MySQLdb = None\n"
+    source = "try:\n    import pyodbc\nexcept ImportError:\n    pyodbc = None\n"
     (tmp_path / "app.py").write_text(source)
     imported = Facts(loaded=frozenset(["app.py"]), target="app.py")
     for facts, level in ((Facts(), Level.WARNING), (imported, Level.REMARK)):
@@ -168,9 +168,9 @@ def test_what_the_import_has_not_loaded_is_no_error(
     loaded: list[str], level: Level, tmp_path: Path, packages: Path
 ) -> None:
     """A request may import it later, or never."""
-    install(packages, "mysqlclient")
+    install(packages, "pyodbc")
     (tmp_path / "app.py").write_text("import flask\n\n\ndef view():\n    import more\n")
-    (tmp_path / "more.py").write_text("import MySQLdb\npool = PooledDB(MySQLdb)\n")
+    (tmp_path / "more.py").write_text("import pyodbc\npool = PooledDB(pyodbc)\n")
     facts = Facts(loaded=frozenset(loaded), target="app.py")
     (finding,) = examine(load(tmp_path), facts).findings
     assert (finding.code.code, finding.path, finding.level) == ("GL101", "more.py", level)
@@ -179,21 +179,21 @@ def test_what_the_import_has_not_loaded_is_no_error(
 @pytest.mark.parametrize(
     ("code", "level"),
     [
-        ("def view():\n    return MySQLdb.connect()\n", Level.ERROR),
-        ("pool = PooledDB(creator=MySQLdb)\n", Level.ERROR),
-        ("def is_late(error):\n    return isinstance(error, MySQLdb.Error)\n", Level.WARNING),
-        ("def unmentioned():\n    return MySQLdb.connect()\n", Level.WARNING),
-        ("@app.cli.command()\ndef load():\n    MySQLdb.connect()\n", Level.WARNING),
-        ("def load():\n    MySQLdb.connect()\n\nThread(target=load)\n", Level.WARNING),
+        ("def view():\n    return pyodbc.connect()\n", Level.ERROR),
+        ("pool = PooledDB(creator=pyodbc)\n", Level.ERROR),
+        ("def is_late(error):\n    return isinstance(error, pyodbc.Error)\n", Level.WARNING),
+        ("def unmentioned():\n    return pyodbc.connect()\n", Level.WARNING),
+        ("@app.cli.command()\ndef load():\n    pyodbc.connect()\n", Level.WARNING),
+        ("def load():\n    pyodbc.connect()\n\nThread(target=load)\n", Level.WARNING),
     ],
 )
 def test_what_no_request_is_known_to_call_is_no_error(
     code: str, level: Level, tmp_path: Path, packages: Path
 ) -> None:
     """Another library may call it all the same."""
-    install(packages, "mysqlclient")
+    install(packages, "pyodbc")
     (tmp_path / "app.py").write_text("import flask\nimport more\nmore.view, more.is_late\n")
-    (tmp_path / "more.py").write_text(f"import MySQLdb\n{code}")
+    (tmp_path / "more.py").write_text(f"import pyodbc\n{code}")
     facts = Facts(loaded=frozenset(["app.py", "more.py"]), target="app.py")
     (finding,) = examine(load(tmp_path), facts).findings
     assert (finding.code.code, finding.path, finding.level) == ("GL101", "more.py", level)
@@ -202,9 +202,9 @@ def test_what_no_request_is_known_to_call_is_no_error(
 @pytest.mark.parametrize(
     ("name", "blocking", "level"),
     [
-        ("local", {"mysqlclient"}, Level.WARNING),
+        ("local", {"pyodbc"}, Level.WARNING),
         ("local", set(), Level.REMARK),
-        ("tasks", {"mysqlclient"}, Level.REMARK),
+        ("tasks", {"pyodbc"}, Level.REMARK),
     ],
     ids=["settings", "not loaded", "a job"],
 )
@@ -212,9 +212,9 @@ def test_what_the_import_has_loaded_for_other_files(
     name: str, blocking: set[str], level: Level, tmp_path: Path, packages: Path
 ) -> None:
     """Settings that are included by their path, for instance; not for jobs."""
-    install(packages, "mysqlclient")
+    install(packages, "pyodbc")
     (tmp_path / "app.py").write_text("import flask\n")
-    (tmp_path / f"{name}.py").write_text("D = {'ENGINE': 'django.db.backends.mysql'}\n")
+    (tmp_path / f"{name}.py").write_text("D = {'ENGINE': 'mssql'}\n")
     by_import = {each: Finding(BLOCKING_DEPENDENCY, "", 0, each) for each in blocking}
     facts = Facts(loaded=frozenset(["app.py"]), target="app.py", blocking=by_import)
     (finding,) = examine(load(tmp_path), facts).findings
@@ -243,10 +243,10 @@ def test_what_the_configuration_has_the_import_load(
 
 def test_what_the_import_has_loaded_is_not_optional(tmp_path: Path, packages: Path) -> None:
     """Although the project does not declare it."""
-    install(packages, "mysqlclient")
+    install(packages, "pyodbc")
     (tmp_path / "requirements.txt").write_text("flask\n")
-    (tmp_path / "app.py").write_text("D = {'ENGINE': 'django.db.backends.mysql'}\n")
-    for blocking, level in ((set(), Level.WARNING), ({"mysqlclient"}, Level.ERROR)):
+    (tmp_path / "app.py").write_text("D = {'ENGINE': 'mssql'}\n")
+    for blocking, level in ((set(), Level.WARNING), ({"pyodbc"}, Level.ERROR)):
         by_import = {each: Finding(BLOCKING_DEPENDENCY, "", 0, each) for each in blocking}
         facts = Facts(loaded=frozenset(["app.py"]), target="app.py", blocking=by_import)
         (finding,) = examine(load(tmp_path), facts).findings
@@ -263,8 +263,8 @@ def test_modules_that_do_not_wait_in_c_are_not_found(tmp_path: Path, packages: P
 
 def test_a_distribution_with_a_malformed_requirement(tmp_path: Path, packages: Path) -> None:
     """What else it needs is read all the same: pip has installed it."""
-    install(packages, "shop-base", "toml (<1pytz>=2015.4)", "mysqlclient")
-    install(packages, "mysqlclient")
+    install(packages, "shop-base", "toml (<1pytz>=2015.4)", "pyodbc")
+    install(packages, "pyodbc")
     found_ = examined(tmp_path, app="import shop_base\n").findings
     assert [each.code.code for each in found_] == ["GL101"]
 
@@ -278,11 +278,11 @@ def test_what_only_computes_is_a_remark(tmp_path: Path) -> None:
 def test_what_runs_in_threads_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the library's name, or by a function of it."""
-    source = "import MySQLdb\nimport pycurl\n"
-    monkeypatch.setenv("GREENLINE_OFFLOAD", "mysqlclient")
+    """By a function of it."""
+    source = "import pyodbc\nimport pycurl\n"
+    monkeypatch.setenv("GREENLINE_OFFLOAD", "pyodbc:connect")
     assert found(tmp_path, app=source) == [("GL101", "app.py", 2)]
-    monkeypatch.setenv("GREENLINE_OFFLOAD", "mysqlclient,pycurl:Curl.perform")
+    monkeypatch.setenv("GREENLINE_OFFLOAD", "pyodbc:connect,pycurl:Curl.perform")
     assert found(tmp_path, app=source) == []
 
 

@@ -90,11 +90,6 @@ SWITCHES: dict[str, tuple[str, SimpleNamespace, SimpleNamespace]] = {
         SimpleNamespace(wait_c=len, wait=len),
         SimpleNamespace(wait_c=len, wait=max),
     ),
-    "grpcio": (
-        "grpc._cython.cygrpc",
-        SimpleNamespace(g_gevent_activated=False),
-        SimpleNamespace(g_gevent_activated=True),
-    ),
     "pymssql": (
         "pymssql._mssql",
         SimpleNamespace(wait_callback=None),
