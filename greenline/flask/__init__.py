@@ -13,9 +13,12 @@ with needs_extra("flask"):
     from greenline.flask.compat import misfit
 
 if (reason := misfit()) is None:
+    from greenline.flask import conditional
     from greenline.flask.adoption import adopt, adopt_loaded
     from greenline.flask.app import Flask, environ
     from greenline.flask.response import json_response
+
+    conditional.install()
 else:
     logging.getLogger(__name__).warning("%s", reason)
     from greenline.flask.plain import PlainFlask as Flask  # type: ignore[assignment]
