@@ -65,7 +65,7 @@ def hook_libraries() -> None:
     # None of them is imported here: each is patched when the application imports it.
     hook_psycopg2()
     hook_sqlalchemy()
-    hook_redis()
+    hook_pools()
     hook_pymongo()
     hook_django()
     keep_running_loops()
@@ -162,8 +162,8 @@ def hook_django() -> None:
     after_import("django.core.handlers.base", lambda _: django_routes.install())
 
 
-def hook_redis() -> None:
-    """Let requests wait for redis-py's pool, once the application imports redis."""
-    from greenline.legacy import redis_py
+def hook_pools() -> None:
+    """Let requests wait for pools that raise an error, once the application imports them."""
+    from greenline.legacy import pools
 
-    redis_py.install()
+    pools.install()

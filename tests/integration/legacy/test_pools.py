@@ -1,4 +1,4 @@
-"""Requests that wait for redis-py's pool."""
+"""Requests that wait for pools which would raise an error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,8 @@ import pytest
 from redis.connection import Connection, ConnectionPool
 from redis.exceptions import MaxConnectionsError
 
-from greenline.legacy import redis_py
+from greenline.legacy import pools
+from tests.helpers.support import run
 
 
 class Unconnected(Connection):
@@ -27,8 +28,8 @@ def make_pool() -> Callable[[int], Any]:
     class Pool(ConnectionPool):
         pass
 
-    redis_py.wrap(Pool, MaxConnectionsError)
-    redis_py.wrap(Pool, MaxConnectionsError)  # which does nothing
+    for _ in range(2):  # the second time does nothing
+        pools.wrap(Pool, MaxConnectionsError, "get_connection", "release")
     return lambda size: Pool(connection_class=Unconnected, max_connections=size)
 
 
@@ -57,7 +58,7 @@ def test_it_is_not_waited_for_longer_than_in_a_blocking_pool(
     make_pool: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is redis-py's own, and what comes later is given."""
-    monkeypatch.setattr(redis_py, "CONNECTION_WAIT_S", 0.05)
+    monkeypatch.setattr(pools, "CONNECTION_WAIT_S", 0.05)
     pool = make_pool(1)
     connection = pool.get_connection()
     with pytest.raises(MaxConnectionsError):
@@ -87,3 +88,60 @@ def test_a_native_thread_does_not_wait(make_pool: Callable[[int], Any]) -> None:
         gevent.get_hub().threadpool.apply(pool.get_connection)
     pool.release(connection)
     assert waiting.get(timeout=9) is connection
+
+
+SCRIPT = """
+from greenline.patch import patch_all; patch_all()
+import sys, time
+import gevent
+import psycopg2.pool
+from playhouse.pool import MaxConnectionsExceeded, PooledPostgresqlDatabase
+
+def at_once(use):
+    running = gevent.joinall([gevent.spawn(use) for _ in range(30)], timeout=60)
+    return {each.value or repr(each.exception) for each in running}
+
+for kind in (psycopg2.pool.ThreadedConnectionPool, psycopg2.pool.SimpleConnectionPool):
+    pool = kind(1, 4, sys.argv[1])
+    def use():
+        conn = pool.getconn()
+        try:
+            with conn.cursor() as cursor:
+                cursor.execute("select pg_sleep(0.05)")
+            # The simple one has no lock, and more connections than it may have, as under threads.
+            return "done", len(pool._used) <= 4 or kind is psycopg2.pool.SimpleConnectionPool
+        finally:
+            pool.putconn(conn)
+    print(at_once(use), len(pool._used))
+    pool.closeall()
+    begun_s = time.monotonic()
+    try:
+        pool.getconn()
+    except psycopg2.pool.PoolError as error:
+        print(error, time.monotonic() - begun_s < 1)
+
+for more in ({}, {"timeout": 0.1}):
+    database = PooledPostgresqlDatabase(sys.argv[1], max_connections=4, **more)
+    def use():
+        try:
+            with database.connection_context():
+                database.execute_sql("select pg_sleep(0.05)").fetchall()
+                return "done"
+        except MaxConnectionsExceeded:
+            return "none left"
+    print(sorted(at_once(use)), len(database._in_use))
+"""
+SAID = """\
+{('done', True)} 0
+connection pool is closed True
+{('done', True)} 0
+connection pool is closed True
+['done'] 0
+['done', 'none left'] 0
+"""
+
+
+def test_unmodified_pools_raise_no_error(empty_database: str) -> None:
+    """With thirty requests for four connections; closed, or with a timeout, they do."""
+    done = run(["python", "-c", SCRIPT, empty_database], {})
+    assert done.stdout == SAID, done.stderr

@@ -1,14 +1,15 @@
 """
-Let requests wait for a connection of redis-py's ConnectionPool, which raises when it has none left.
+Let requests wait for a connection of a pool that raises an error when it has none left.
 
-From redis-py 8 on, the default is 100 connections. There are usually fewer threads than that, but
-not fewer greenlets. So a greenlet waits in a queue until another one returns a connection, as in
-redis-py's BlockingConnectionPool and for the same time. The limiter counts this as a wait for
-something that other requests hold.
+redis-py's ConnectionPool does, psycopg2's pools and peewee's. There are usually fewer threads than
+connections, but not fewer greenlets. So a greenlet waits in a queue until another one returns a
+connection, as in redis-py's BlockingConnectionPool and for the same time. The limiter counts this
+as a wait for something that other requests hold.
 """
 
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable
+from functools import wraps
 from time import monotonic
 from typing import Any
 
@@ -19,42 +20,68 @@ from greenline.hub import deadline
 from greenline.hub.lock_waits import LockWait
 from greenline.offload.imports import after_import
 
-REDIS_MODULE = "redis.connection"
 CONNECTION_WAIT_S = 20.0  # the default of BlockingConnectionPool
 POOL_CHECK_S = 1.0  # a pool that was reset has connections again, without a release
 
 
 def install() -> None:
-    """Wrap redis-py's ConnectionPool, now or after its import."""
-    after_import(REDIS_MODULE, _wrap_its_pool)
+    """Wrap the pools, now or after their imports."""
+    after_import("redis.connection", _wrap_redis)
+    after_import("psycopg2.pool", _wrap_psycopg2)
+    after_import("playhouse.pool", _wrap_peewee)
 
 
-def _wrap_its_pool(module: Any) -> None:
+def _wrap_redis(module: Any) -> None:
     # Older versions lack this error; their pools have no limit unless the application sets one.
     if hasattr(module, "MaxConnectionsError"):
-        wrap(module.ConnectionPool, module.MaxConnectionsError)
+        wrap(module.ConnectionPool, module.MaxConnectionsError, "get_connection", "release")
 
 
-def wrap(pool_class: Any, none_left: type[Exception]) -> None:
+def _wrap_psycopg2(module: Any) -> None:
+    for each in (module.SimpleConnectionPool, module.ThreadedConnectionPool):
+        # It raises the same error when it is closed.
+        wrap(each, module.PoolError, "getconn", "putconn", lambda pool: not pool.closed)
+
+
+def _wrap_peewee(module: Any) -> None:
+    pool_class, error = module.PooledDatabase, module.MaxConnectionsExceeded
+    # With a timeout it waits itself.
+    wrap(pool_class, error, "connect", "_close", lambda pool: not pool._wait_timeout)
+
+
+def wrap(
+    pool_class: Any,
+    none_left: type[Exception],
+    get_name: str,
+    give_back_name: str,
+    may_wait: Callable[[Any], bool] = lambda _: True,
+) -> None:
     """
     Make a pool wait where it would raise an error.
 
-    :param pool_class: redis-py's ConnectionPool. BlockingConnectionPool, a subclass with methods
-        of its own, does not change.
+    :param pool_class: the pool's class. A subclass with methods of its own, such as redis-py's
+        BlockingConnectionPool, does not change.
     :param none_left: the error that the pool raises when it has no connection left.
+    :param get_name: the method that takes a connection, str.
+    :param give_back_name: the method that returns one, str.
+    :param may_wait: returns whether the error of a pool means that. Default: always.
     """
-    get, give_back = pool_class.get_connection, pool_class.release
+    get, give_back = getattr(pool_class, get_name), getattr(pool_class, give_back_name)
     if hasattr(get, "_greenline"):
         return
 
+    @wraps(get)
     def get_connection(self: Any, *args: Any, **options: Any) -> Any:
         waiters = self.__dict__.setdefault("_greenline_line", deque())
         # A native thread does not queue: the events belong to the hub of the main thread.
         if not gevent.get_hub().main_hub:
             return get(self, *args, **options)
         if not waiters:  # otherwise it would overtake the waiting greenlets
-            with suppress(none_left):
+            try:
                 return get(self, *args, **options)
+            except none_left:
+                if not may_wait(self):
+                    raise
         waiter = Event()
         waiters.append(waiter)
         try:
@@ -76,19 +103,22 @@ def wrap(pool_class: Any, none_left: type[Exception]) -> None:
                 try:
                     return get(pool, *args, **options)
                 except none_left:
-                    pass
+                    if not may_wait(pool):
+                        raise
             # Critical section: no greenlet switch between the failed attempt and this wait. A
             # release during the attempt has set the event, and the wait ends at once.
             deadline.wait_in(waiter.wait, min(left_s, POOL_CHECK_S))
         return get(pool, *args, **options)
 
-    def release(self: Any, connection: Any) -> None:
+    @wraps(give_back)
+    def release(self: Any, *args: Any, **options: Any) -> None:
         try:
-            give_back(self, connection)
+            give_back(self, *args, **options)
         finally:
             waiters = self.__dict__.get("_greenline_line")
             if waiters:
                 waiters[0].set()
 
     get_connection._greenline = True  # type: ignore[attr-defined]
-    pool_class.get_connection, pool_class.release = get_connection, release
+    setattr(pool_class, get_name, get_connection)
+    setattr(pool_class, give_back_name, release)
