@@ -37,7 +37,7 @@ OBSERVE_S = 0.02
 # many times what the last look took. To watch each of them in the loop costs each request more, and
 # so does a look at each before it is admitted: 3 us.
 CHECK_S, CHECK_PAUSE = 0.1, 50
-LATE_S = 1.0  # so long a request waits before others lose their places
+LATE_S = 0.5  # so long a request waits before others lose their places
 # A problem document (RFC 9457), made once: an overload leaves no time to make one per request.
 REFUSAL = msgspec.json.encode(
     {

@@ -66,7 +66,7 @@ from greenline.settings import Limits
 LINGER_S, LINGER_READ_S = 30.0, 5.0  # in total, and for each read
 LINGER_BYTES = 16 * 1024 * 1024
 DRAIN_S = 300.0  # seconds that the rest of a body, which the application has not read, may take
-STREAM_S = 1.0  # from then on an answer that has begun is a stream
+STREAM_S = 0.5  # from then on an answer that has begun is a stream
 
 
 class HandlerOutcome(NamedTuple):
@@ -387,13 +387,14 @@ class ClientConnection:
         # A suspended one holds no place at the moment.
         if client.limiter is None or client.is_suspended or response is None:
             return
+        if response.headers_sent:
+            since_s = response.sent_s
         # An application answers the upgrade to a WebSocket itself, over the socket.
-        is_websocket = response.environ.get("HTTP_UPGRADE", "").lower() == "websocket"
-        if not (response.headers_sent or is_websocket):
+        elif response.environ.get("HTTP_UPGRADE", "").lower() == "websocket":
+            since_s = self.started_s
+        else:
             return
-        if response.streams_since_s is None:
-            response.streams_since_s = now
-        elif now - response.streams_since_s >= STREAM_S:
+        if now - since_s >= STREAM_S:
             self.end_count()
             self._limiter.leave()
 

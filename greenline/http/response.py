@@ -110,7 +110,7 @@ class Response(StrictResponse):  # type: ignore[misc]
     count: Callable[[Mapping[str, Any], str, int], None] = staticmethod(lambda *_: None)
     is_ending = False  # set on the class: the worker stops, so each response closes its connection
     sent = 0
-    streams_since_s: float | None = None  # in monotonic seconds, where others wait for its place
+    sent_s = 0.0  # when its head was made, in monotonic seconds
     route = "-"
     environ: Mapping[str, Any] = {}
     _lines: str | None = None
@@ -243,6 +243,7 @@ class Response(StrictResponse):  # type: ignore[misc]
     def _head(self) -> bytes:
         version = self.req.version
         self.is_counted = True
+        self.sent_s = monotonic()
         self.count(self.environ, self.route, self.status_code or 500)
         # Checked as late as possible: the stop may have begun while the application ran.
         if self.is_ending:

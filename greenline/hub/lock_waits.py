@@ -3,12 +3,15 @@ Count the handlers that wait for a lock, or for a connection of a pool, that oth
 
 The locks, conditions and semaphores of the standard library, and the pools made of them
 (SQLAlchemy's, pymongo's), all wait in the patched ``threading.Lock``. Its ``acquire`` is replaced
-by one that counts. Queues and events are not counted: a client may bring the item they wait for.
+by one that counts. Queues, events, and conditions outside of a pool or a semaphore are not counted:
+a client may bring what they wait for.
 """
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import wraps
+from functools import lru_cache, wraps
+from types import CodeType
 from typing import Any
 
 import gevent.monkey
@@ -17,6 +20,9 @@ from greenlet import getcurrent
 
 from greenline.hub.gevent_compat import LockType
 from greenline.hub.handlers import Handler
+
+# From the wait for a condition to the pool that waits: wait_for(), and a queue or the like.
+POOL_DEPTH = 4
 
 _gevent_acquire = LockType.acquire
 _waiting = 0
@@ -51,13 +57,17 @@ def install() -> None:
     thread = gevent.monkey.get_original("threading", "Thread")  # gevent's own is built on it
     for owner, name in ((Future, "result"), (Future, "exception"), (thread, "join")):
         setattr(owner, name, _not_counted(getattr(owner, name)))
+    condition = gevent.monkey.get_original("threading", "Condition")
+    condition.wait = _not_counted(condition.wait, unless=_is_of_pool)
 
 
-def _not_counted(wait: Callable[..., Any]) -> Callable[..., Any]:
+def _not_counted(
+    wait: Callable[..., Any], unless: Callable[[], bool] = lambda: False
+) -> Callable[..., Any]:
     @wraps(wait)
     def not_counted(*args: Any, **kwargs: Any) -> Any:
         me = getcurrent()
-        if not isinstance(me, Handler) or me.awaits_work:
+        if not isinstance(me, Handler) or me.awaits_work or unless():
             return wait(*args, **kwargs)
         me.awaits_work = True
         try:
@@ -66,6 +76,24 @@ def _not_counted(wait: Callable[..., Any]) -> Callable[..., Any]:
             me.awaits_work = False
 
     return not_counted
+
+
+def _is_of_pool() -> bool:
+    """Return whether the code that waits for a condition is that of a pool or a semaphore."""
+    frame = sys._getframe(2)  # behind this function and the wrapper
+    for _ in range(POOL_DEPTH):
+        if _names_a_pool(frame.f_code, frame.f_globals.get("__name__", "")):
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
+
+
+@lru_cache(1_000)
+def _names_a_pool(code: CodeType, module: str) -> bool:
+    name = f"{module}.{code.co_qualname}".lower()
+    return "pool" in name or name.startswith("threading.semaphore.")
 
 
 def _acquire(self: Any, blocking: bool = True, timeout: float = -1) -> bool:

@@ -74,7 +74,7 @@ from greenline.worker.listener import Clients, Listener, Name
 from greenline.worker.reporter import Reporter
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
-STREAMS_EVERY_S = 0.5
+STREAMS_EVERY_S = 0.25
 STUCK_S = 15.0  # if gunicorn's timeout is off
 TAKEN_OVER = 101  # the status logged if the application has taken over the socket
 

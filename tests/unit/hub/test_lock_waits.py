@@ -1,27 +1,32 @@
 """greenline.hub.lock_waits: what counts as waiting for what another request holds."""
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
+from unittest.mock import Mock
 
 import gevent
 import pytest
 from gevent.thread import LockType
+from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeout
+from sqlalchemy.pool import QueuePool
 
 from greenline.hub import lock_waits
 from greenline.hub.handlers import Handlers
+from tests.helpers.support import wait_until
 
 
 @pytest.fixture(autouse=True)
 def installed() -> Iterator[None]:
     """Count for the length of a test."""
-    before = LockType.acquire
+    before = LockType.acquire, threading.Condition.wait
     lock_waits.install()
     yield
-    LockType.acquire = before
+    LockType.acquire, threading.Condition.wait = before  # type: ignore[method-assign]
 
 
 def held() -> threading.Lock:
@@ -31,9 +36,9 @@ def held() -> threading.Lock:
 
 
 WAITS: dict[str, Callable[[], object]] = {
-    "a lock": lambda: held().acquire(timeout=0.1),
-    "a condition": lambda: in_condition(),
-    "a semaphore": lambda: threading.Semaphore(0).acquire(timeout=0.1),
+    "a lock": lambda: held().acquire(timeout=0.5),
+    "a semaphore": lambda: threading.Semaphore(0).acquire(timeout=0.5),
+    "SQLAlchemy's pool": lambda: in_sqlalchemy(),
 }
 
 
@@ -52,6 +57,23 @@ def in_condition() -> None:
     condition = threading.Condition()
     with condition:
         condition.wait(0.1)
+        condition.wait_for(lambda: False, 0.1)
+
+
+def in_queue() -> None:
+    with suppress(queue.Empty):
+        queue.Queue().get(timeout=0.1)
+
+
+def in_barrier() -> None:
+    with suppress(threading.BrokenBarrierError):
+        threading.Barrier(2).wait(0.1)
+
+
+def in_sqlalchemy() -> None:
+    pool = QueuePool(Mock, pool_size=1, max_overflow=0, timeout=0.5)
+    with closing(pool.connect()), suppress(SQLAlchemyTimeout):
+        pool.connect()
 
 
 @pytest.mark.parametrize("what", WAITS)
@@ -59,8 +81,7 @@ def test_a_handler_that_waits_for_another_is_counted(what: str) -> None:
     """As long as it waits, and not afterwards, whether it got what it waited for or not."""
     handlers = Handlers()
     waiting = gevent.spawn(handlers.run, WAITS[what])
-    gevent.sleep(0.02)
-    assert lock_waits.waiting() == 1
+    wait_until(lambda: lock_waits.waiting() == 1, "the wait")
     waiting.join(10)
     assert lock_waits.waiting() == 0
 
@@ -73,11 +94,23 @@ def test_a_handler_that_waits_for_another_is_counted(what: str) -> None:
         lambda: futures.wait([Future()], timeout=0.1),
         lambda: in_future(),
         lambda: joined(),
+        lambda: in_condition(),
+        lambda: in_queue(),
+        lambda: in_barrier(),
     ],
-    ids=["a timer", "an attempt", "futures", "a future", "a thread"],
+    ids=[
+        "a timer",
+        "an attempt",
+        "futures",
+        "a future",
+        "a thread",
+        "a condition",
+        "a queue",
+        "a barrier",
+    ],
 )
 def test_what_no_other_request_ends_is_not(wait: Callable[[], object]) -> None:
-    """More requests in progress cost it nothing."""
+    """More requests in progress cost it nothing, or bring what it waits for."""
     handlers = Handlers()
     waiting = gevent.spawn(handlers.run, wait)
     gevent.sleep(0.02)
