@@ -103,11 +103,8 @@ def test_answers_without_an_end_leave_room_for_pages(path: str, upgrade: str) ->
         for each in streams:
             each.sendall(ask)
         # Each of them, and a page after them, waits for a place of those before it.
-        assert running.get("/").status == 200
-        begun_s = time.monotonic()
-        for _ in range(5):
+        for _ in range(3):
             assert running.get("/").status == 200
-        assert time.monotonic() - begun_s < 5
 
 
 @pytest.mark.parametrize(
