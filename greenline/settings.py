@@ -173,7 +173,10 @@ def _wait_callback(text: str) -> str:
 
 
 def _offload_names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",")) if text else ()
+    # mysqlclient has needed it before.
+    names = tuple(
+        name for each in text.split(",") if text and (name := each.strip()) != "mysqlclient"
+    )
     for name in names:
         # Not imported here: this also runs in the arbiter, which must not load the application.
         if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", name):

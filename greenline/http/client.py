@@ -60,7 +60,7 @@ class Client:
     """
 
     limiter: ConcurrencyLimiter | None = None  # that counts the request in progress
-    is_suspended = False  # it is not counted at the moment
+    uncounted: "UncountedWaits | None" = None  # those of the request in progress
 
     def __init__(self, sock: Any, limits: Limits) -> None:
         self.sock = sock
@@ -155,20 +155,54 @@ class Client:
 
     def _wait_uncounted(self, wait: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call *wait*, which waits for the client, while its request does not count."""
-        limiter = self.limiter
-        # One greenlet may read while another writes: the request is suspended once.
-        if limiter is None or self.is_suspended:
+        limiter, waits = self.limiter, self.uncounted
+        if limiter is None:
             return wait(*args, **kwargs)
-        limiter.suspend()  # a slow client must not occupy one of the requests in progress
-        self.is_suspended = True
+        if waits is None:
+            waits = self.uncounted = UncountedWaits(limiter)
+        waits.begin()  # a slow client must not occupy one of the requests in progress
         try:
             return wait(*args, **kwargs)
         finally:
-            self.is_suspended = False
-            limiter.resume()
+            waits.end()
 
     def _not_taken(self) -> WriteTimeout:
         return WriteTimeout(f"64 KiB were not taken in {self.limits.write_s:g} s")
+
+
+class UncountedWaits:
+    """
+    The waits for the client of a request, which does not count meanwhile.
+
+    One greenlet of an application may read while another writes, and wait on after the request.
+
+    :param limiter: the limiter that counts the request.
+    """
+
+    __slots__ = ("_is_over", "_limiter", "count")
+
+    def __init__(self, limiter: ConcurrencyLimiter) -> None:
+        self._limiter = limiter
+        self._is_over = False
+        self.count = 0
+
+    def begin(self) -> None:
+        """Begin a wait."""
+        self.count += 1
+        if self.count == 1 and not self._is_over:
+            self._limiter.suspend()
+
+    def end(self) -> None:
+        """End a wait."""
+        self.count -= 1
+        if self.count == 0 and not self._is_over:
+            self._limiter.resume()
+
+    def end_request(self) -> None:
+        """Count the request again, for its end."""
+        if self.count:
+            self._limiter.resume()
+        self._is_over = True
 
 
 def _read(file: Any, offset: int, size: int) -> bytes:

@@ -373,8 +373,11 @@ class ClientConnection:
 
     def end_count(self) -> bool:
         """Return whether the limiter still counts the request, which it does no longer."""
-        is_counted = self._client.limiter is not None
-        self._client.limiter = None
+        client = self._client
+        is_counted = client.limiter is not None
+        if client.uncounted is not None:
+            client.uncounted.end_request()
+        client.limiter = client.uncounted = None
         return is_counted
 
     def leave_if_streaming(self, now: float) -> None:
@@ -384,9 +387,10 @@ class ClientConnection:
         :param now: monotonic seconds, float.
         """
         client, response = self._client, self._response
-        # A suspended one holds no place at the moment.
-        if client.limiter is None or client.is_suspended or response is None:
+        if client.limiter is None or response is None:
             return
+        if client.uncounted is not None and client.uncounted.count:
+            return  # it holds no place at the moment
         if response.headers_sent:
             since_s = response.sent_s
         # An application answers the upgrade to a WebSocket itself, over the socket.

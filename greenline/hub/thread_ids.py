@@ -12,7 +12,7 @@ from itertools import count
 from greenline.hub.gevent_compat import DummyThread, get_hub_if_exists
 
 MAX_SYSTEM = 2**22  # the highest number of a thread of Linux's, by proc(5)
-_numbers = count(MAX_SYSTEM + 1)  # as the system's, none is used twice
+_numbers = count(MAX_SYSTEM + 1)  # none is used twice in a process
 
 
 def install() -> None:

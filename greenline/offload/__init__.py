@@ -2,8 +2,8 @@
 Keep calls that block below Python away from the hub.
 
 ``sqlite3``, mysqlclient, file locks, pipes, ``os.system``, ``os.wait*`` and the hashes of passwords
-are replaced by functions that wait in the hub or work in native threads; gRPC has such functions
-itself. So are the functions that
+are replaced by functions that wait in the hub or work in native threads, and gRPC's own support for
+gevent is switched on. Replaced as well are the functions that
 ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is replaced.
 
 Internal: applications import nothing from here.

@@ -5,6 +5,7 @@ A query that waits for a lock occupies only the thread of its own connection, wh
 the lock does not need.
 """
 
+import sys
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,8 @@ CALLS = (
     "query", "read_query_result", "rollback", "select_db", "send_query", "set_character_set",
     "set_server_option", "shutdown", "stat", "store_result",
 )  # fmt: skip
+# They run after a deadline, too: a connection that goes back must not be in a transaction.
+CLEANUPS = ("close", "discard_result", "rollback")
 
 
 class _Rows:
@@ -37,11 +40,19 @@ class _Rows:
         return self._own.call(self._result.discard)
 
 
+def _own(conn: Any) -> OwnThread:
+    """Return the thread of a connection, which may be older than the patching."""
+    if "_own" not in vars(conn):
+        conn._own = OwnThread()
+    own: OwnThread = conn._own
+    return own
+
+
 def _in_its_thread(base: Any, name: str) -> Any:
-    original = getattr(base, name)
+    original, is_cleanup = getattr(base, name), name in CLEANUPS
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._own.call(partial(original, self, *args, **kwargs))
+        return _own(self).call(partial(original, self, *args, **kwargs), is_cleanup=is_cleanup)
 
     call.__name__ = name
     call.__doc__ = original.__doc__
@@ -49,17 +60,20 @@ def _in_its_thread(base: Any, name: str) -> Any:
 
 
 def patch(module: ModuleType) -> None:
-    """Replace the connection class of ``MySQLdb._mysql``, before ``MySQLdb`` imports it."""
+    """Replace the connection class of ``MySQLdb._mysql``."""
     base: Any = module.connection
 
-    def connect(self: Any, *args: Any, **kwargs: Any) -> None:
-        self._own = OwnThread()
-        self._own.call(partial(base.__init__, self, *args, **kwargs))
-
     def use_result(self: Any) -> Any:
-        result = self._own.call(base.use_result, self)
-        return result and _Rows(result, self._own)
+        result = _own(self).call(base.use_result, self)
+        return result and _Rows(result, _own(self))
 
     methods = {name: _in_its_thread(base, name) for name in CALLS if hasattr(base, name)}
-    body = {"__init__": connect, "use_result": use_result, "__module__": base.__module__}
-    module.connection = module.connect = type("connection", (base,), {**methods, **body})  # type: ignore[attr-defined]
+    methods |= {"__init__": _in_its_thread(base, "__init__"), "use_result": use_result}
+    body = {**methods, "__module__": base.__module__}
+    module.connection = module.connect = type("connection", (base,), body)  # type: ignore[attr-defined]
+    # With preload_app the application may have connected already: its class has the base of before.
+    if (loaded := sys.modules.get("MySQLdb.connections")) is not None:
+        cls: Any = loaded.Connection
+        cls.__init__ = _in_its_thread(cls, "__init__")
+        for name in {*methods} - {*vars(cls)}:
+            setattr(cls, name, methods[name])

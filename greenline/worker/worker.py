@@ -184,6 +184,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             heartbeat.beat()
             self._reporter.attend()
             self._counters.read_gauges()
+            self._release_streams()
 
         drain = Drain(self.cfg.graceful_timeout, beat)
         # Keep accepting for a moment: /readyz fails by now, and the load balancer needs time to

@@ -41,7 +41,7 @@ def test_each_default_is_valid(variable: settings.Variable[object]) -> None:
         (settings.MAX_WAITING, "0", 0),
         (settings.DRAIN_DELAY, "0.0", 0.0),
         (settings.OFFLOAD, "Off", None),
-        (settings.OFFLOAD, "d:e, a.b:c", ("d:e", "a.b:c")),
+        (settings.OFFLOAD, "mysqlclient, a.b:c", ("a.b:c",)),
         (settings.REQUIRE_HOST, "0", False),
         (settings.ACCESS_LOG, "JSON", "json"),
         (settings.LOG, "JSON", "json"),

@@ -1,8 +1,10 @@
 """Unmodified code that calls gRPC: calls at once, beside other greenlets and look-ups of names."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,10 @@ from tests.helpers.support import CHECKOUT, environ
 PROGRAM = """
 from greenline.patch import patch_all; patch_all()
 import socket, sys, time
-import gevent, grpc
+import gevent
+if sys.argv[2:]:
+    gevent.get_hub().threadpool.apply(__import__, ("grpc",))
+import grpc
 
 channel = grpc.insecure_channel("127.0.0.1:" + sys.argv[1])
 once, thrice = channel.unary_unary("/once"), channel.unary_stream("/thrice")
@@ -73,10 +78,24 @@ def port() -> Iterator[str]:
         server.kill()
 
 
-def test_calls_wait_side_by_side(port: str) -> None:
-    """Each as long as under threads, with a deadline, interrupted or in a stream."""
+@pytest.mark.parametrize("where", [[], ["a native thread"]], ids=["here", "in a native thread"])
+def test_calls_wait_side_by_side(port: str, where: list[str]) -> None:
+    """Each as long as under threads: with a deadline, interrupted, or in a stream."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, port],
+        [sys.executable, "-c", PROGRAM, port, *where],
         cwd=CHECKOUT, env=environ({}), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == SAID, done.stderr
+
+
+def test_a_package_of_the_applications_own_with_this_name_is_left_alone(tmp_path: Path) -> None:
+    """It is imported as ever."""
+    (tmp_path / "grpc").mkdir()
+    (tmp_path / "grpc" / "__init__.py").write_text("OURS = True\n")
+    script = "from greenline.patch import patch_all; patch_all(); import grpc; print(grpc.OURS)"
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environ(path), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "True\n", done.stderr

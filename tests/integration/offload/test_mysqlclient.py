@@ -47,6 +47,27 @@ cursor.execute("select a from d.t order by a")
 print(cursor.fetchone(), cursor.fetchmany(2), len(cursor.fetchall()))
 """
 
+# As with preload_app: the class of the connections is older than the patching.
+EARLY = """
+import os, time, MySQLdb
+def connect():
+    return MySQLdb.connect(host="127.0.0.1", port=int(os.environ["MARIADB"]), user="root")
+early = connect()
+from greenline.patch import patch_all; patch_all()
+import gevent
+
+def wait(conn):
+    cursor = conn.cursor()
+    cursor.execute("select sleep(1), %s", (7,))
+    conn.commit()
+    return cursor.fetchall()
+
+started = time.monotonic()
+waits = [gevent.spawn(lambda: wait(connect())) for _ in range(10)] + [gevent.spawn(wait, early)]
+gevent.joinall(waits, raise_error=True)
+print({each.value for each in waits} == {((0, 7),)}, time.monotonic() - started < 5)
+"""
+
 
 @pytest.fixture
 def mariadb(tmp_path: Path) -> Iterator[dict[str, str]]:
@@ -82,11 +103,18 @@ def mariadb(tmp_path: Path) -> Iterator[dict[str, str]]:
         process.wait(timeout=60)
 
 
-def test_queries_and_locks_are_waited_for_side_by_side(mariadb: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [(SCRIPT, ["True True", "(0,) ((1,), (2,)) 27"]), (EARLY, ["True True"])],
+    ids=["the application connects", "connected before"],
+)
+def test_queries_and_locks_are_waited_for_side_by_side(
+    mariadb: dict[str, str], script: str, said: list[str]
+) -> None:
     """Twenty queries of a second take about one; thirty hold a lock in turn across a sleep."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=mariadb, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], env=mariadb, capture_output=True, text=True, timeout=60
     )
     if "No module named" in done.stderr:
         pytest.skip("Debian's mysqlclient is for another Python")
-    assert done.stdout.splitlines() == ["True True", "(0,) ((1,), (2,)) 27"], done.stderr
+    assert done.stdout.splitlines() == said, done.stderr
