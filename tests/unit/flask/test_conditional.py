@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from werkzeug.wrappers import Request, Response
 
@@ -47,6 +47,7 @@ def made(make: Any, environ: dict[str, Any], headers: Any, kind: Any, **more: An
     return response.status, response.status_code, response.headers.to_wsgi_list()
 
 
+@example({"REQUEST_METHOD": "GET", "HTTP_IF_MODIFIED_SINCE": LATER}, [("Last-Modified", DATE)], "x")
 @given(ASKED, st.lists(st.sampled_from(HEADERS), max_size=4), st.sampled_from(["request", "x", ""]))
 def test_it_does_what_werkzeug_does(
     environ: dict[str, Any], headers: list[tuple[str, str]], kind: str
