@@ -173,7 +173,7 @@ def _wait_callback(text: str) -> str:
 
 
 def _offload_names(text: str) -> tuple[str, ...]:
-    # mysqlclient has needed it before.
+    # An older configuration may name mysqlclient, which runs in threads without a setting.
     names = tuple(
         name for each in text.split(",") if text and (name := each.strip()) != "mysqlclient"
     )

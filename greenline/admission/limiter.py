@@ -246,7 +246,7 @@ class ConcurrencyLimiter:
         return monotonic() - self._waiting[0].came_s >= LATE_S
 
     def leave(self) -> None:
-        """Count a request no longer, which is not over; :meth:`release` is not called for it."""
+        """Stop counting a request that goes on; :meth:`release` is not called for it."""
         self._overload.ended += 1
         self.suspend()
 

@@ -328,10 +328,7 @@ def _does(name: str | None, uses: Iterable[Use], calls: Iterable[Call]) -> bool:
 
 def _is_offloaded(record: Record) -> bool:
     names = settings.OFFLOAD.read() or ()
-    return any(
-        name == record.name or any(_is_in(name.partition(":")[0], one) for one in record.modules)
-        for name in names
-    )
+    return any(_is_in(name.partition(":")[0], one) for name in names for one in record.modules)
 
 
 def _before_patching(modules: Sequence[Module], configuration: str) -> set[str]:

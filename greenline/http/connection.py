@@ -372,7 +372,7 @@ class ClientConnection:
         self._client.limiter = self._limiter
 
     def end_count(self) -> bool:
-        """Return whether the limiter still counts the request, which it does no longer."""
+        """Stop counting the request; return whether it was still counted."""
         client = self._client
         is_counted = client.limiter is not None
         if client.uncounted is not None:
@@ -382,7 +382,7 @@ class ClientConnection:
 
     def leave_if_streaming(self, now: float) -> None:
         """
-        Have the limiter count the request no longer if it has streamed for ``STREAM_S``.
+        Stop counting the request if it has streamed for ``STREAM_S``.
 
         :param now: monotonic seconds, float.
         """

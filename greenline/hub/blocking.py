@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from greenline import settings
 from greenline.hub.compatibility import records
 
 # C modules that block in every wait: by module, the name of the driver and a replacement.
@@ -35,7 +34,7 @@ def found() -> list[tuple[str, str]]:
 
 def _drivers() -> Iterator[tuple[str, str]]:
     for module, (name, instead) in BLOCKING_DRIVERS.items():
-        if module in sys.modules and name not in (settings.OFFLOAD.read() or ()):
+        if module in sys.modules:
             yield name, f"it waits in C and blocks the whole worker meanwhile; use {instead}"
     for module, name, yields in DRIVERS_WITH_A_SWITCH:
         loaded = sys.modules.get(module)
