@@ -18,6 +18,7 @@ from gevent.event import Event
 
 from greenline.hub import deadline
 from greenline.hub.lock_waits import LockWait
+from greenline.legacy import psycopg2_pool
 from greenline.offload.imports import after_import
 
 CONNECTION_WAIT_S = 20.0  # the default of BlockingConnectionPool
@@ -38,6 +39,7 @@ def _wrap_redis(module: Any) -> None:
 
 
 def _wrap_psycopg2(module: Any) -> None:
+    psycopg2_pool.install(module, lambda pool: len(_line(pool)), _wake_first)
     for each in (module.SimpleConnectionPool, module.ThreadedConnectionPool):
         # It raises the same error when it is closed.
         wrap(each, module.PoolError, "getconn", "putconn", lambda pool: not pool.closed)
@@ -47,6 +49,16 @@ def _wrap_peewee(module: Any) -> None:
     pool_class, error = module.PooledDatabase, module.MaxConnectionsExceeded
     # With a timeout it waits itself.
     wrap(pool_class, error, "connect", "_close", lambda pool: not pool._wait_timeout)
+
+
+def _line(pool: Any) -> deque[Event]:
+    """Return the queue of those that wait for a connection of *pool*."""
+    return pool.__dict__.setdefault("_greenline_line", deque())  # type: ignore[no-any-return]
+
+
+def _wake_first(pool: Any) -> None:
+    if waiters := _line(pool):
+        waiters[0].set()
 
 
 def wrap(
@@ -72,7 +84,7 @@ def wrap(
 
     @wraps(get)
     def get_connection(self: Any, *args: Any, **options: Any) -> Any:
-        waiters = self.__dict__.setdefault("_greenline_line", deque())
+        waiters = _line(self)
         # A native thread does not queue: the events belong to the hub of the main thread.
         if not gevent.get_hub().main_hub:
             return get(self, *args, **options)
@@ -90,8 +102,7 @@ def wrap(
         finally:
             # The next one may proceed; if this one failed, its wake-up must not be lost.
             waiters.remove(waiter)
-            if waiters:
-                waiters[0].set()
+            _wake_first(self)
 
     def get_when_first(
         waiters: deque[Event], waiter: Event, pool: Any, args: Any, options: Any
@@ -115,9 +126,7 @@ def wrap(
         try:
             give_back(self, *args, **options)
         finally:
-            waiters = self.__dict__.get("_greenline_line")
-            if waiters:
-                waiters[0].set()
+            _wake_first(self)
 
     get_connection._greenline = True  # type: ignore[attr-defined]
     setattr(pool_class, get_name, get_connection)
