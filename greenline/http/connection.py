@@ -60,6 +60,7 @@ from greenline.http.plain_client import PlainClient, Sweep
 from greenline.http.request import InvalidHost, PythonParser
 from greenline.http.response import Response
 from greenline.http.tls_client import TlsClient
+from greenline.hub import taken_socket
 from greenline.hub.cooperate import yield_to_hub
 from greenline.settings import Limits
 
@@ -370,11 +371,14 @@ class ClientConnection:
     def begin_count(self) -> None:
         """Note that the limiter counts the request: each wait for the client suspends it."""
         self._client.limiter = self._limiter
+        if self._response is not None and "HTTP_UPGRADE" in self._response.environ:
+            taken_socket.watch(self.sock)
 
     def end_count(self) -> bool:
         """Stop counting the request; return whether it was still counted."""
         client = self._client
         is_counted = client.limiter is not None
+        taken_socket.unwatch(self.sock)
         if client.uncounted is not None:
             client.uncounted.end_request()
         client.limiter = client.uncounted = None
@@ -394,7 +398,7 @@ class ClientConnection:
         if response.headers_sent:
             since_s = response.sent_s
         # An application answers the upgrade to a WebSocket itself, over the socket.
-        elif response.environ.get("HTTP_UPGRADE", "").lower() == "websocket":
+        elif "HTTP_UPGRADE" in response.environ and taken_socket.is_taken(self.sock):
             since_s = self.started_s
         else:
             return

@@ -17,12 +17,13 @@ class _Untaken:
 
 def watch(sock: Any) -> None:
     """
-    Watch for the first send of the application over *sock*.
+    Watch for the first send of the application over *sock*; do nothing if it is watched.
 
     :param sock: gevent's socket, with TLS or without.
     """
-    own: Any = type(sock)
-    sock.__class__ = _untaken(own)
+    if is_taken(sock):
+        own: Any = type(sock)
+        sock.__class__ = _untaken(own)
 
 
 def is_taken(sock: Any) -> bool:

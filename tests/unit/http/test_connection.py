@@ -170,14 +170,20 @@ def test_a_request_is_suspended_while_it_waits_for_its_client(talk: Talk, is_cou
     assert found == [0 if is_counted else 1, 1]
 
 
+UPGRADE = b"Upgrade: WebSocket\r\n"
+
+
 @pytest.mark.parametrize(
-    ("upgrade", "has_begun", "leaves"),
-    [(b"", True, True), (b"Upgrade: WebSocket\r\n", False, True), (b"", False, False)],
-    ids=["stream", "WebSocket", "no answer yet"],
+    ("upgrade", "begins", "leaves"),
+    [
+        (b"", "answer", True),
+        (UPGRADE, "WebSocket", True),
+        (UPGRADE, "", False),
+        (b"", "", False),
+    ],
+    ids=["stream", "WebSocket", "only the header", "no answer yet"],
 )
-def test_a_stream_leaves_the_limit(
-    talk: Talk, upgrade: bytes, has_begun: bool, leaves: bool
-) -> None:
+def test_a_stream_leaves_the_limit(talk: Talk, upgrade: bytes, begins: str, leaves: bool) -> None:
     """Half a second after its head; one that waits for its client has no place."""
     found: list[Any] = []
 
@@ -190,7 +196,9 @@ def test_a_stream_leaves_the_limit(
         connection.begin_count()
         response = connection._response
         assert response is not None
-        if has_begun:
+        if begins == "WebSocket":
+            connection.sock.sendall(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+        elif begins:
             response.start_response("200 OK", [("Content-Length", "0")])
             response.send_headers()
         begun_s = monotonic()
