@@ -10,7 +10,6 @@ from config import load
 from greenline.errors import ConfigError
 from greenline.settings import DRAIN_DELAY
 from greenline.worker import hooks, preflight
-from greenline.worker.dry_run import try_application
 
 try:
     settings = load()
@@ -50,8 +49,7 @@ def raise_descriptor_limit():
 def on_starting(server):
     """Stop here when the application cannot be loaded, or the connections do not fit."""
     raise_descriptor_limit()
-    with preflight.budget_shown(server):
-        try_application(server)
+    preflight.check(server)
 
 
 def post_fork(server, worker):

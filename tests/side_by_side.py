@@ -48,10 +48,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def files(session: pytest.Session) -> list[str]:
-    """Return the paths of the files with tests; the largest first."""
-    # At the end the others would wait for the process that has a large one.
+    """Return the paths of the files with tests: large ones first, those of unit tests last."""
+    # At the end the others would wait for the process that has a long one. The tuner's is one.
     counts = Counter(str(item.path) for item in session.items)
-    return sorted(counts, key=lambda path: counts[path] < LARGE)
+    order = {path: (counts[path] < LARGE, "unit" in Path(path).parts) for path in reversed(counts)}
+    return sorted(order, key=order.__getitem__)
 
 
 def not_collected(session: pytest.Session) -> dict[str, list[Any]]:

@@ -1,6 +1,5 @@
 """bench.compatibility: its verdicts, what it writes, and real runs of what is installed here."""
 
-import os
 import shutil
 import sys
 from dataclasses import replace
@@ -24,9 +23,8 @@ from greenline.hub.compatibility import (
     YIELDS,
     records,
 )
-from tests.helpers.support import CHECKOUT
+from tests.helpers.support import CHECKOUT, IS_LONG
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 GOOD, BAD = Wait(1.0, 0.01, 0.02), Wait(1.0, 0.99, 1.0)
 
 

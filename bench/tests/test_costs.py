@@ -1,13 +1,10 @@
 """Each promise of the Postgres pool has a cost in microseconds."""
 
-import os
 import re
 
 import pytest
 
-from tests.helpers.support import run
-
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+from tests.helpers.support import IS_LONG, run
 
 
 @pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 measures for minutes")

@@ -4,7 +4,6 @@ The engine in memory of ``bench.api`` and ``bench.documents``, asked by the driv
 Building it takes half a minute: it is done for ``GREENLINE_LONG_TESTS=1``, or where a bench did it.
 """
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,10 +18,10 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 from bench import documents, engine, hey_build, mongodb
 from greenline.mongo.capabilities import read_capabilities
 from greenline.mongo.limits import read_max_connections
+from tests.helpers.support import IS_LONG
 
-LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 pytestmark = pytest.mark.skipif(
-    not LONG and not hey_build.path_of(engine.SOURCES).exists(),
+    not IS_LONG and not hey_build.path_of(engine.SOURCES).exists(),
     reason="it is not built, and that takes a while",
 )
 

@@ -1,7 +1,6 @@
 """What is compared of pools that hold too much, and what makes a run invalid."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,8 +17,7 @@ from bench.held import (
     Held,
 )
 from embedded.postgres import temporary
-
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+from tests.helpers.support import IS_LONG
 
 
 @pytest.fixture

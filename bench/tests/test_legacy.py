@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +14,7 @@ from bench import hey_build, legacy, legacy_environments, legacy_lineup, load, r
 from bench.http_lineup import GREEN
 from bench.legacy_lineup import WORKS, Work
 from greenline import settings
+from tests.helpers.support import IS_LONG
 
 OURS = report.OURS
 BY_NAME = {work.name: work for work in WORKS}
@@ -417,7 +417,7 @@ def ask(site: ThreadingHTTPServer, path: str, **options: Any) -> load.Run:
 
 
 @pytest.mark.skipif(
-    not hey_build.path_of(load.SOURCES).exists() and not os.environ.get("GREENLINE_LONG_TESTS"),
+    not hey_build.path_of(load.SOURCES).exists() and not IS_LONG,
     reason="load is not built yet",
 )
 class TestLoad:

@@ -6,7 +6,6 @@ Building it takes a minute: it is done for ``GREENLINE_LONG_TESTS=1``, or where 
 
 import http.server
 import json
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -15,10 +14,10 @@ from typing import Any
 import pytest
 
 from bench import hey_build, load
+from tests.helpers.support import IS_LONG
 
-LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 pytestmark = pytest.mark.skipif(
-    not LONG and not hey_build.path_of(load.SOURCES).exists(),
+    not IS_LONG and not hey_build.path_of(load.SOURCES).exists(),
     reason="it is not built, and that takes a minute",
 )
 

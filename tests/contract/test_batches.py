@@ -1,15 +1,12 @@
 """Batches of a resource over HTTP: 1 to 1,000 items, all or nothing."""
 
-import os
-
 import pytest
 
 from tests.contract.resources import KINDS, Document, Kind, kind, mark
-from tests.helpers.support import Answer, Service
+from tests.helpers.support import IS_LONG, Answer, Service
 
 __all__ = ["kind"]
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 MOST = 1_000
 SLOW = ("messages", "products")  # the embedded engine takes ten seconds for a thousand
 

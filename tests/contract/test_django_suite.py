@@ -1,6 +1,5 @@
 """Django's own tests of its PostgreSQL backend and of transactions pass on pooled connections."""
 
-import os
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 
 from embedded.postgres import Postgres
 from tests.helpers import sdist
-from tests.helpers.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, IS_LONG, environ
 
 SUITE = CHECKOUT / "tests" / "django_suite"
 LABELS = ("backends.postgresql", "transactions")
@@ -24,7 +23,6 @@ DIFFERENT = {
     # On ours a session begins with the project's time zone, and needs no statement for it.
     "ours": {"test_bypass_timezone_configuration"},
 }
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 
 
 @pytest.mark.parametrize("engine", ENGINES if IS_LONG else ["Django's"])

@@ -1,6 +1,5 @@
 """Extensions' own tests, and httpbin's, have the same outcomes adopted as on Flask's class."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,11 +7,10 @@ import pytest
 from tests.flask_extensions import packages
 from tests.flask_suite.running import Run, copy, run
 from tests.helpers import sdist
-from tests.helpers.support import CHECKOUT
+from tests.helpers.support import CHECKOUT, IS_LONG
 
 PINS = CHECKOUT / "tests" / "flask_extensions"
 OF_SQLALCHEMY = CHECKOUT / "tests" / "flask_sqlalchemy_suite" / "sdist.txt"
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 
 # The sdist's name and version, the folder of its package, and how many tests pass at least on
 # Flask's class. The others fail on both: those of Flask-RESTful since Flask 2.1, which answers 415

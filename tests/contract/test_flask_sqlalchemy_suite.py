@@ -1,6 +1,5 @@
 """Flask-SQLAlchemy's own tests have the same outcomes on pooled connections as without."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,10 +7,9 @@ import pytest
 from embedded.postgres import Postgres
 from tests.flask_suite.running import Run, copy, run
 from tests.helpers import sdist
-from tests.helpers.support import CHECKOUT
+from tests.helpers.support import CHECKOUT, IS_LONG
 
 SUITE = CHECKOUT / "tests" / "flask_sqlalchemy_suite"
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 SHORT, LONG = ("tests/test_session.py",), ("tests",)
 PATHS = LONG if IS_LONG else SHORT
 MIN_PASSED = {SHORT: 5, LONG: 240}

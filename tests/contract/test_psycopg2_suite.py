@@ -15,10 +15,9 @@ from embedded.account import account
 from embedded.cluster import binaries
 from embedded.postgres import Postgres
 from tests.helpers import sdist
-from tests.helpers.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, IS_LONG, environ
 
 SUITE = CHECKOUT / "tests" / "psycopg2_suite"
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 
 DIFFERENT = {
     # It loads the system's libpq by its name, which need not be psycopg2's.

@@ -15,7 +15,6 @@ What is different on purpose, and is left out by name:
 """
 
 import logging
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,8 +25,8 @@ from hypothesis import strategies as st
 from greenline.http.gunicorn_compat import VERSION
 from tests.helpers.conversation import Host, Outcome, green, stock
 from tests.helpers.corpus import CHUNKS, CORPUS, FOLLOW, ON_PURPOSE, RESPONSES, get, post
+from tests.helpers.support import IS_LONG
 
-LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # gunicorn 23 and 24 have no early hints, and answer a repeated Expect twice.
 OLD = ("hints", r"Expect: 100-continue\r\nExpect: 100-continue'")
 OTHERWISE = ON_PURPOSE if VERSION >= (25, 0) else (*ON_PURPOSE, *OLD)
@@ -148,7 +147,7 @@ def test_byte_by_byte(both: tuple[Host, Host]) -> None:
     talks = {
         name: [*(data[at : at + 1] for at in range(min(len(data), 1_000))), data[1_000:], FOLLOW]
         for name, data in ALL.items()
-        if LONG or len(data) < 300
+        if IS_LONG or len(data) < 300
     }
     assert differing(both, talks) == []
 
@@ -189,7 +188,7 @@ def mutated(draw: st.DrawFn) -> list[bytes]:
 @given(mutated())
 @example([b"GET / HTTP/1.1\r\nHost: a\r\n\r\n\n" + FOLLOW])
 @settings(
-    max_examples=20_000 if LONG else 400,
+    max_examples=20_000 if IS_LONG else 400,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     database=None,
@@ -264,7 +263,7 @@ def test_a_difference_would_be_noticed(both: tuple[Host, Host]) -> None:
 
 
 def _positions(data: bytes) -> list[int]:
-    if LONG:
+    if IS_LONG:
         return list(range(min(len(data), 3_000) + 1))
     near = {data.find(b"\r\n") + step for step in (0, 1, 2)}
     near |= {data.find(b"\r\n\r\n") + step for step in (0, 1, 2, 3, 4)}

@@ -6,15 +6,13 @@ What it sends is the same each time, to the resources that differ most. With
 next request.
 """
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.support import BIN, CHECKOUT, Databases, run, service
+from tests.helpers.support import BIN, CHECKOUT, IS_LONG, Databases, run, service
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 SOME = ("books", "keys", "states", "ops")
 AMOUNT = (
     ["--phases=examples,coverage,fuzzing,stateful", "--max-examples=40"]

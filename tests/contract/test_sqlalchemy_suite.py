@@ -1,6 +1,5 @@
 """SQLAlchemy's own tests of its PostgreSQL dialect and its pools pass on pooled connections."""
 
-import os
 import re
 import subprocess
 import sys
@@ -12,10 +11,9 @@ import pytest
 
 from embedded.postgres import Postgres
 from tests.helpers import sdist
-from tests.helpers.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, IS_LONG, environ
 
 SUITE = CHECKOUT / "tests" / "sqlalchemy_suite"
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # What the short form runs.
 SHORT = ("test/dialect/postgresql/test_dialect.py",)
 LONG = ("test/engine/test_pool.py", "test/dialect/postgresql")

@@ -22,9 +22,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.support import BIN, CHECKOUT, Service, free_port, wait_until
+from tests.helpers.support import BIN, CHECKOUT, IS_LONG, Service, free_port, wait_until
 
-LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 BASE_IMAGE = CHECKOUT.parent / "shared/tools/base-image.sh"
 IMAGE, DEV_IMAGE = "localhost/greenline-test", "localhost/greenline-test-dev"
@@ -35,7 +34,7 @@ STOP_TIMEOUT_S = 40  # as stop_grace_period in deploy/compose.yml
 
 def require() -> None:
     """Skip a test where there is no podman or no base image, and say why."""
-    if not LONG:
+    if not IS_LONG:
         pytest.skip("building an image takes minutes: GREENLINE_LONG_TESTS=1, or make test-deploy")
     if os.geteuid() != 0:
         pytest.skip("podman is used as root here")

@@ -1,6 +1,5 @@
 """deploy/kubernetes: what the API takes, what belongs together, and a pod's first start."""
 
-import os
 import re
 import runpy
 import shutil
@@ -20,6 +19,7 @@ from greenline.worker import dry_run, preflight
 from tests.deploy.kustomize import FOLDER, NotBuilt, build
 from tests.helpers.support import (
     CHECKOUT,
+    IS_LONG,
     Databases,
     Service,
     free_port,
@@ -28,7 +28,6 @@ from tests.helpers.support import (
     wait_until,
 )
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # The oldest API that has all of it, and the newest that is known here.
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
 AT_REST_MOST = 100  # pymongo's own maxPoolSize

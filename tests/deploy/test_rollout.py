@@ -22,6 +22,7 @@ from tests.helpers.load import Load
 from tests.helpers.support import (
     BIN,
     CHECKOUT,
+    IS_LONG,
     Databases,
     Service,
     environ,
@@ -30,7 +31,6 @@ from tests.helpers.support import (
     wait_until,
 )
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 REPLICAS, WORKERS = 3, 1
 MAX_CONNECTIONS = 60
 # Enough to use all of them.

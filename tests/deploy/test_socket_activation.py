@@ -1,6 +1,5 @@
 """gunicorn on a socket that somebody else holds, as systemd does, here without a systemd."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -11,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.load import Address, Load
-from tests.helpers.support import BIN, CHECKOUT, Databases, environ, free_port, wait_until
+from tests.helpers.support import BIN, CHECKOUT, IS_LONG, Databases, environ, free_port, wait_until
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 RESTARTS = 10 if IS_LONG else 2
 BOOT_LIMIT_S = 30.0
 # What systemd does between fork and exec.

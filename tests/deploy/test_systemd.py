@@ -19,9 +19,8 @@ from greenline.errors import ConfigError
 from tests.deploy.systemd import UNITS, Systemd, Unavailable, booted, missing
 from tests.helpers.front import Front, behind_proxies
 from tests.helpers.load import Load
-from tests.helpers.support import CHECKOUT, Databases, wait_until
+from tests.helpers.support import CHECKOUT, IS_LONG, Databases, wait_until
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 RESTARTS, RELOADS = (10, 20) if IS_LONG else (2, 2)
 in_the_long_form = pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 tries more")
 SERVICE, SOCKET = "greenline.service", "greenline.socket"

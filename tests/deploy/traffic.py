@@ -24,9 +24,8 @@ import psycopg2
 from tests.deploy.behind import Behind, behind
 from tests.helpers.load import Load
 from tests.helpers.processes import children, pid_in, state
-from tests.helpers.support import Databases, Service, open_folder, service, wait_until
+from tests.helpers.support import IS_LONG, Databases, Service, open_folder, service, wait_until
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 KINDS = ("unix socket", "TCP")
 # In the right order, and apart from each other, as those of deploy/ are.
 SHORT_KEEPALIVE = {"keepalive_timeout 4s;": "keepalive_timeout 500ms;"}

@@ -32,9 +32,8 @@ from pymongo import MongoClient
 
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
-from tests.helpers.support import Databases, Service, run, service, wait_until
+from tests.helpers.support import IS_LONG, Databases, Service, run, service, wait_until
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 QUESTIONS = 100_000 if IS_LONG else 4_000
 SOME = ["kill", "restart", "freeze", "reload"]
 EVENTS = [*["kill", "reload"] * 3, *SOME, *SOME] if IS_LONG else SOME

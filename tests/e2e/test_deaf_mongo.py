@@ -11,10 +11,10 @@ import pytest
 
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
 from tests.helpers.front import Front, behind_proxies
-from tests.helpers.support import Answer, Databases, Service, service, wait_until
+from tests.helpers.support import IS_LONG, Answer, Databases, Service, service, wait_until
 
 # Half a minute in every run of the suite is long: GREENLINE_LONG_TESTS=1 asks for it.
-DEAF_S = 30.0 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 5.0
+DEAF_S = 30.0 if IS_LONG else 5.0
 REQUEST_TIMEOUT_S = 2.0
 SLACK_S = 1.0
 POOL_SIZE = 4

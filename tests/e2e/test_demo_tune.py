@@ -1,6 +1,5 @@
 """``make demo-tune``: greenline tune for the service, on the embedded servers."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from greenline.tune import results
-from tests.helpers.support import CHECKOUT, environ, open_folder
-
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+from tests.helpers.support import CHECKOUT, IS_LONG, environ, open_folder
 
 
 def demo(data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

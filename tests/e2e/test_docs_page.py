@@ -5,7 +5,6 @@ The browser is Debian's chromium with its chromium-driver; ``GREENLINE_LONG_TEST
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -16,9 +15,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.helpers.browser import browser as browser_of_debian
-from tests.helpers.support import Databases, Service, run, service, wait_until
+from tests.helpers.support import IS_LONG, Databases, Service, run, service, wait_until
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 LOADED = ["docs/favicon-32x32.png", "docs/swagger-ui.css", "docs/swagger-ui-bundle.js",
           "docs/docs.js"]  # fmt: skip
 

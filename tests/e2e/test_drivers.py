@@ -1,6 +1,5 @@
 """The database drivers are the application's own: without them the runtime works."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.hosting import hosting
-from tests.helpers.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, IS_LONG, environ
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # Python imports it before everything else.
 WITHOUT_DRIVERS = """
 import sys

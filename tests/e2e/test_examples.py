@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import shlex
 import shutil
@@ -23,6 +22,7 @@ from greenline.postgres import copying
 from tests.helpers.pages import PAGES, commands
 from tests.helpers.support import (
     CHECKOUT,
+    IS_LONG,
     START_LIMIT_S,
     Answer,
     Service,
@@ -33,7 +33,6 @@ from tests.helpers.support import (
 from tests.helpers.wheel import Environment, build
 
 EXAMPLES = CHECKOUT / "examples"
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 HELLO = """
 import greenline
 

@@ -30,9 +30,8 @@ import pytest
 from pymongo import MongoClient
 
 from embedded.mongo import Mongo
-from tests.helpers.support import Databases, Service, run, service, wait_until
+from tests.helpers.support import IS_LONG, Databases, Service, run, service, wait_until
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 ENGINES = ["mongo", "standalone_mongo"] if IS_LONG else ["mongo"]
 HELD_KILLS, KILLS = (5, 10) if IS_LONG else (2, 2)
 WRITERS, SOME = 12, 60

@@ -19,10 +19,9 @@ from embedded.postgres import Postgres
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.load import Load
 from tests.helpers.pools import Watch, limited
-from tests.helpers.support import Service, wait_until
+from tests.helpers.support import IS_LONG, Service, wait_until
 
 TARGET = "tests.e2e.threaded:app"
-IS_LONG = bool(os.environ.get("GREENLINE_LONG_TESTS"))
 INITIAL = 16  # as gthread is usually given
 
 

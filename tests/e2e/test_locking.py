@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.processes import processor_wait_s
-from tests.helpers.support import CHECKOUT, Service, run, service, wait_until
+from tests.helpers.support import CHECKOUT, IS_LONG, Service, run, service, wait_until
 
 WORKER = ("-k", "greenline.worker.GreenWorker", "-w", "1")
 LONGEST_S = 1.0 + 1.0  # of a request that waits for nothing
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 CROWDS = [(5, 0.1), (50, 0.005), *([(200, 0.004)] if IS_LONG else [])]
 NAMES = [str(writers) for writers, _ in CROWDS]
 

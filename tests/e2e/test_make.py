@@ -1,6 +1,5 @@
 """What make sets up and cleans, in a copy of the checkout."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -10,9 +9,8 @@ import pytest
 
 from embedded import clean
 from tests.helpers.pages import PAGES, commands
-from tests.helpers.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, IS_LONG, environ
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 TARGETS = {line[5:] for page in PAGES for line in commands(page) if line.startswith("make ")}
 IGNORED = shutil.ignore_patterns(
     ".venv*", "var", ".git", ".hypothesis", "*_cache", "__pycache__", "results", "*.so",

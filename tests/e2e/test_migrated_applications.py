@@ -5,7 +5,6 @@ Only what names the page's own application is replaced. It takes minutes and ins
 ``GREENLINE_LONG_TESTS=1``.
 """
 
-import os
 import re
 import shutil
 from collections import Counter
@@ -19,10 +18,9 @@ from bench.migrate_lineup import Site
 from embedded.postgres import temporary
 from tests.e2e.migrate_page import PAGE, TIMES, Terminal, blocks_of, warnings_of
 from tests.e2e.migrated import MIGRATED, Migrated, held, make_environment
-from tests.helpers.support import wait_until
+from tests.helpers.support import IS_LONG, wait_until
 from tests.helpers.wheel import activated, copy_sources
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 SUCCESS = {"200", "201"}
 ENV = re.compile(r"=\S+")
 REFUSED = "7\n"  # by which curl says that nothing listens

@@ -13,9 +13,9 @@ from app.factory import counts_path
 from embedded.redis import Redis
 from greenline.errors import ConfigError
 from tests.helpers.processes import children, pid_in
-from tests.helpers.support import Databases, Service, service, wait_until
+from tests.helpers.support import IS_LONG, Databases, Service, service, wait_until
 
-WORKERS = 4 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 2
+WORKERS = 4 if IS_LONG else 2
 ALLOWED, ASKED, CLIENTS = 100, 160, 8
 
 

@@ -1,6 +1,5 @@
 """What /readyz says of servers that hang, refuse or talk nonsense, and that it recovers."""
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,9 +11,17 @@ import pytest
 
 from tests.helpers.front import Front, behind_proxies
 from tests.helpers.proxy import Proxy
-from tests.helpers.support import OPS_TOKEN, Answer, Databases, Service, run, service, wait_until
+from tests.helpers.support import (
+    IS_LONG,
+    OPS_TOKEN,
+    Answer,
+    Databases,
+    Service,
+    run,
+    service,
+    wait_until,
+)
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 LIMIT_S = 5.0
 ONE_LIMIT_S = 2.25  # one server's, and the grace before it is interrupted
 SLACK_S = 1.0

@@ -23,9 +23,8 @@ from embedded import store
 from embedded.postgres import Postgres, temporary
 from embedded.serve import NO_MONGODB
 from tests.helpers.processes import stat
-from tests.helpers.support import CHECKOUT, environ, free_port, wait_until
+from tests.helpers.support import CHECKOUT, IS_LONG, environ, free_port, wait_until
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # The first one is what the short form sends; other tests send SIGINT and SIGTERM.
 SIGNALS = [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
 CHILDREN = ["-m gunicorn", "cluster_name", "secantus"]

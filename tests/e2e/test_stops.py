@@ -20,9 +20,9 @@ import pytest
 from tests.helpers import uwsgi
 from tests.helpers.load import Load
 from tests.helpers.processes import children, lives, pid_in
-from tests.helpers.support import CHECKOUT, Service, free_port, service, wait_until
+from tests.helpers.support import CHECKOUT, IS_LONG, Service, free_port, service, wait_until
 
-ROUNDS = 20 if os.environ.get("GREENLINE_LONG_TESTS") else 3
+ROUNDS = 20 if IS_LONG else 3
 NO_CONFIG = "tests/e2e/plain_conf.py"
 
 

@@ -5,7 +5,6 @@ The watchdog has its limit at two milliseconds, on workers that collect garbage 
 the packages, all of them at once.
 """
 
-import os
 import subprocess
 import sys
 import time
@@ -18,9 +17,8 @@ import pytest
 from embedded.postgres import temporary
 from tests.e2e.hosting import NO_CONFIG, WORKER
 from tests.helpers.load import Load
-from tests.helpers.support import CHECKOUT, Service, service, wait_until
+from tests.helpers.support import CHECKOUT, IS_LONG, Service, service, wait_until
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 STRESS_S, CLIENTS = (30 * 60.0, 200) if IS_LONG else (2.0, 60)
 LIMIT_S = STRESS_S + 15 * 60  # with the environments of other Pythons
 PACKAGES = ("gevent", "gunicorn", "gunicorn_h1c", "msgspec", "packaging", "psycopg2-binary")

@@ -38,6 +38,8 @@ SETTINGS = (
 
 # By default as many as the CPU limit, and here there may be one.
 WORKERS = {"WEB_CONCURRENCY": "2"}
+# `make test` is for each change, and takes minutes; the long forms try more of the same.
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,14 @@ def free_port() -> int:
 def environ(more: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment without the service's settings, and with *more*."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
-    # A module that a test writes twice in a second is read twice: its date would be the same.
-    return {**mine, "PYTHONDONTWRITEBYTECODE": "1", **more}
+    return {
+        **mine,
+        # A module that a test writes twice in a second is read twice: its date would be the same.
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # The plugins installed here take pytest a second to import.
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        **more,
+    }
 
 
 def run(

@@ -18,7 +18,7 @@ from greenline.doctor import trial
 from greenline.doctor.serving import TrialError
 from greenline.doctor.trial import Request
 from greenline.errors import ConfigError
-from tests.helpers.support import BIN, CHECKOUT, environ, free_port, wait_until
+from tests.helpers.support import BIN, CHECKOUT, IS_LONG, environ, free_port, wait_until
 
 SHOP = """\
 import ctypes
@@ -84,7 +84,6 @@ django.setup()
 ask = Client().get
 """,
 }
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 REFUSED = 7  # the status of curl
 LINE = '192.0.2.1 - - [25/Nov/2026:10:00:00 +0000] "{} HTTP/1.1" 200 4\n'
 

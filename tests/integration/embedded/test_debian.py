@@ -10,9 +10,9 @@ import pytest
 from embedded import debian
 from embedded.debian import environment, program, unpacked
 from greenline.errors import ConfigError
+from tests.helpers.support import IS_LONG
 
 PACKAGE = "pgbouncer"
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 
 
 @pytest.fixture

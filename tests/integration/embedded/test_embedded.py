@@ -22,10 +22,9 @@ from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
 from embedded.process import kill_all
 from greenline.errors import ConfigError
-from tests.helpers.support import CHECKOUT, SLOT_WAIT_S, open_folder, wait_until
+from tests.helpers.support import CHECKOUT, IS_LONG, SLOT_WAIT_S, open_folder, wait_until
 
 Server = Postgres | Mongo
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 
 
 class PostgresKind:

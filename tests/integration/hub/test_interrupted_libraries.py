@@ -8,7 +8,6 @@ always; ``GREENLINE_LONG_TESTS=1`` interrupts each a thousand times.
 
 import gc
 import logging
-import os
 import queue
 import random
 import threading
@@ -35,10 +34,10 @@ from embedded.redis import Redis
 from greenline.errors import ConfigError
 from greenline.hub import request_timeout
 from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
-from tests.helpers.support import wait_until
+from tests.helpers.support import IS_LONG, wait_until
 from tests.helpers.watch import statements
 
-INTERRUPTIONS = 1_000 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 100
+INTERRUPTIONS = 1_000 if IS_LONG else 100
 PLACES, GREENLETS = 5, 8
 LIMIT_S = 150
 REQUEST = SimpleNamespace(method="GET", path="/")

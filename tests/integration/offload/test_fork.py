@@ -18,9 +18,8 @@ import psycopg2
 import pytest
 
 from embedded.postgres import Postgres
-from tests.helpers.support import Service, service, wait_until
+from tests.helpers.support import IS_LONG, Service, service, wait_until
 
-IS_LONG = bool(os.environ.get("GREENLINE_LONG_TESTS"))
 AT_ONCE = 50 if IS_LONG else 6
 BY_SPAWN = 50 if IS_LONG else 2  # each of them starts Python anew
 BYSTANDERS = 4

@@ -10,9 +10,8 @@ import pytest
 
 from embedded.debian import environment, unpacked
 from greenline.errors import ConfigError
-from tests.helpers.support import CHECKOUT, free_port, wait_until
+from tests.helpers.support import CHECKOUT, IS_LONG, free_port, wait_until
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 pytestmark = pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 fetches a MariaDB")
 
 SCRIPT = """

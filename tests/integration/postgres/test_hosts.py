@@ -1,6 +1,5 @@
 """Hosts that are counted: all together never exceed what the server allows, come and go who may."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -27,10 +26,17 @@ from greenline.slots.file import FREE, SERVER
 from greenline.slots.lease import LEASE_S, LeasedSlotTable
 from tests.helpers.member import Member
 from tests.helpers.pools import Watch, limited, run
-from tests.helpers.support import CHECKOUT, Databases, Service, environ, service, wait_until
+from tests.helpers.support import (
+    CHECKOUT,
+    IS_LONG,
+    Databases,
+    Service,
+    environ,
+    service,
+    wait_until,
+)
 from tests.helpers.support import run as run_command
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # Hosts, workers a host, max_connections, hosts that are killed.
 SIMULATED = (10, 4, 100, 3) if IS_LONG else (4, 2, 30, 1)
 LONG_S = "4.0" if IS_LONG else "0.5"  # a statement that delays a shrinking

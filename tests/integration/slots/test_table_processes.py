@@ -14,10 +14,10 @@ import pytest
 
 from embedded.postgres import temporary
 from greenline.slots.table import MAX_OVERFLOW
-from tests.helpers.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, IS_LONG, environ
 
 # A round is one kill, stop, end or reload; forty have some of each.
-ROUNDS = 2_000 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 40
+ROUNDS = 2_000 if IS_LONG else 40
 LIMIT_S = 90 + ROUNDS / 2
 CAPACITY, RESERVED_BY_POSTGRES = 24, 3
 

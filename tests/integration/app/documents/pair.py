@@ -1,6 +1,5 @@
 """Two collections of a test's own, and the commands on them."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,6 @@ from app.documents.endpoint import opened, parse
 from app.documents.ids import RAW
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import CHECKOUT, environ
-
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 
 
 @dataclass

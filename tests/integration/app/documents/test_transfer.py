@@ -20,9 +20,8 @@ from app.commands.documents import documents, place
 from app.documents import endpoint, files, transfer
 from tests.helpers.proxy import Proxy
 from tests.helpers.stored import BOTH, DOCUMENT, LATIN_1, TWICE, A
-from tests.helpers.support import BIN, CHECKOUT, environ, wait_until
+from tests.helpers.support import BIN, CHECKOUT, IS_LONG, environ, wait_until
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 in_the_long_form = pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 tries more")
 
 COUNT = 3_210

@@ -1,7 +1,6 @@
 """greenline.offload.sqlite.connection: interrupts, threads, and sqlite3's own tests."""
 
 import gc
-import os
 import sqlite3
 import subprocess
 import sys
@@ -15,10 +14,9 @@ import pytest
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.offload import sqlite, threads
-from tests.helpers.support import CHECKOUT, wait_until
+from tests.helpers.support import CHECKOUT, IS_LONG, wait_until
 from tests.unit.offload.sqlite.table import rows
 
-IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
 
 
