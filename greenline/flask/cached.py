@@ -45,6 +45,18 @@ STATUS = "Cache-Status"
 Stored = tuple[str, int, tuple[tuple[str, str], ...], bytes, float]
 
 
+class _Failed(Exception):
+    """
+    Raised by a load whose view has returned an error of the server.
+
+    :param stored: the response, for those that waited for it.
+    """
+
+    def __init__(self, stored: Stored) -> None:
+        super().__init__(stored)
+        self.stored = stored
+
+
 def cached(
     cache: Cache,
     *,
@@ -56,7 +68,8 @@ def cached(
     """
     Return a decorator of views whose responses to GET and HEAD are kept in *cache*.
 
-    Not kept are: an error that the view raises; a response with Set-Cookie, or of a view that has
+    Not kept are: an error that the view raises, or returns with a status of 500 and above, which
+    goes to all that wait for it; a response with Set-Cookie, or of a view that has
     used the session; one that is streamed; one whose Cache-Control forbids it, or whose Vary names
     another header than *vary*. A kept response has an ETag, and answers If-None-Match.
     Cache-Status (:rfc:`9211`) says where a response comes from.
@@ -116,7 +129,10 @@ def cached(
                 stored = cache.get_or_load(key, load, tags=tags, ttl_s=ttl_s, note=note)
             except NotShared:
                 stored = None
-            if mine:
+            except _Failed as failed:
+                failure = next((each for each in mine if isinstance(each, Response)), None)
+                return failure or _again(failed.stored, environ, came, 0.0)
+            if mine and came != "stale":
                 if isinstance(mine[0], HTTPException):
                     raise mine[0]
                 return mine[0] if stored is None else _conditional(mine[0], environ)
@@ -177,10 +193,11 @@ def _stored(
     Return what is kept of a response, None if it is for its client alone.
 
     :raises NotShared: this one is not kept, and the next one may be.
+    :raises _Failed: the same, and it is an error of the server for all that wait.
     """
-    headers, session = response.headers, request_ctx._session
-    if response.status_code not in KEPT_STATUSES:
-        raise NotShared(forgets=response.status_code < 500)
+    headers, session, code = response.headers, request_ctx._session, response.status_code
+    if code not in KEPT_STATUSES and code < 500:
+        raise NotShared(forgets=True)
     never = NEVER_KEPT - {"private"} if is_scoped else NEVER_KEPT
     if (
         response.is_streamed
@@ -193,14 +210,20 @@ def _stored(
         # With a scope the view may read the session, and must not change it.
         or (session is not None and (session.modified if is_scoped else session.accessed))
     ):
+        if code >= 500:
+            raise NotShared(forgets=False)
         return None
-    if response.status_code == 200 and "ETag" not in headers:
+    if code == 200 and "ETag" not in headers:
         response.add_etag()
-    headers[STATUS] = f"{headers[STATUS]}; stored"
+    if code < 500:
+        headers[STATUS] = f"{headers[STATUS]}; stored"
     left_out = ("content-length", "date", "server", STATUS.lower())
     kept = [each for each in headers if not is_hop_by_hop_header(each[0])]
     kept = [each for each in kept if each[0].lower() not in left_out]
-    return response.status, response.status_code, tuple(kept), response.get_data(), begun_s
+    stored = response.status, code, tuple(kept), response.get_data(), begun_s
+    if code >= 500:
+        raise _Failed(stored)
+    return stored
 
 
 def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:

@@ -329,6 +329,43 @@ def test_what_is_gone_is_not_answered_from_before(clocked: Any) -> None:
     assert [shop.get().status_code for _ in range(3)] == [200, 403, 503]
 
 
+@pytest.mark.parametrize("is_personal", [False, True], ids=["for all", "for its client"])
+def test_an_error_of_the_server_goes_to_all_that_wait(make: Any, is_personal: bool) -> None:
+    """The view is called once, unless its response is for one client."""
+    may_end = Event()
+
+    def fail() -> flask.Response:
+        number = shop.calls
+        may_end.wait()
+        response = flask.Response("no", 503, {"Retry-After": "5"})
+        if is_personal:
+            response.set_cookie("sid", str(number))
+        return response
+
+    shop = make(fail)
+    jobs = [gevent.spawn(shop.get) for _ in range(5)]
+    wait_until(lambda: shop.cache.stats()["waits"] == 4, "all but one to wait")
+    may_end.set()
+    gevent.joinall(jobs, raise_error=True)
+    for response in (job.value for job in jobs):
+        assert (response.status_code, response.data) == (503, b"no")
+        assert response.headers["Retry-After"] == "5"
+    assert shop.calls == (5 if is_personal else 1)
+    assert shop.get().status_code == 503
+    assert shop.calls == (6 if is_personal else 2)
+
+
+def test_an_older_response_replaces_an_error_of_the_server(clocked: Any) -> None:
+    """For stale_if_error_s, as where the view raises it."""
+    shop, clock = clocked(lambda: ("x", 200 if shop.calls == 1 else 500))
+    found = []
+    for clock.now_s in (0.0, 61.0, 361.0):
+        response = shop.get()
+        found.append((response.status_code, response.headers["Cache-Status"].split(";")[1]))
+    assert found == [(200, " fwd=uri-miss"), (200, " hit"), (500, " fwd=uri-miss")]
+    assert shop.calls == 3
+
+
 def test_an_error_switches_nothing_off(make: Any) -> None:
     """The first response that may be kept is."""
     shop = make(lambda: ("x", (503, 304, 200)[min(shop.calls, 3) - 1]))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.support import run, wait_until
-from tests.integration.app.documents.pair import IS_LONG, Pair, contents, error_of
+from tests.helpers.support import IS_LONG, run, wait_until
+from tests.integration.app.documents.pair import Pair, contents, error_of
 
 KILLS, COUNT, RATE = (20, 20_000, "4000") if IS_LONG else (3, 3_000, "3000")
 OPTIONS = [[], ["--new-ids"]] if IS_LONG else [["--new-ids"]]

@@ -7,9 +7,8 @@ import pytest
 
 from app.documents import retry
 from tests.helpers.proxy import Proxy
-from tests.helpers.support import wait_until
+from tests.helpers.support import IS_LONG, wait_until
 from tests.integration.app.documents.pair import (
-    IS_LONG,
     Pair,
     behind,
     call,

@@ -11,9 +11,9 @@ from typing import Any
 from pymongo import MongoClient
 
 from app.documents import ids
-from tests.helpers.support import CHECKOUT, environ, run
+from tests.helpers.support import CHECKOUT, IS_LONG, environ, run
 from tests.integration.app.documents.generated import BROKEN, document
-from tests.integration.app.documents.pair import IS_LONG, Pair, call, contents
+from tests.integration.app.documents.pair import Pair, call, contents
 
 COUNT = 1_800_000 if IS_LONG else 51_000
 MAX_MB = 150
