@@ -3,9 +3,11 @@ What clients read from the service with a cache, while workers are killed, repla
 restarts.
 
 1. A client notes when it asked, which worker answered, and which version it got. A write makes the
-   next version. Programs beside the service write as well, half of the items they alone.
+   next version. Programs beside the service write as well, half of the items they alone. A book
+   shows the names of its authors, which are changed too. Some items are made and deleted again.
 2. A worker that has acknowledged a write answers every later question with that version or a newer
-   one. No worker answers with an older one later than ``MAX_STALE_S`` after the acknowledgement.
+   one. No worker answers with an older one later than ``MAX_STALE_S`` after the acknowledgement. A
+   page has each item that was made, and no item that was deleted.
 
 ``GREENLINE_LONG_TESTS=1`` has 100,000 answers, with five kills, five reloads and two restarts. What
 is killed is a worker that listens.
@@ -39,7 +41,8 @@ SOME = ["kill", "restart", "freeze", "reload"]
 EVENTS = [*["kill", "reload"] * 3, *SOME, *SOME] if IS_LONG else SOME
 CLIENTS, WORKERS, ITEMS = 100, 2, 20
 MAX_STALE_S = 2.0
-WRITES = 0.1
+WRITES, MADE = 0.1, 0.02  # of the questions of a client
+DELETED = 10**9  # newer than each version
 FROZEN_S = MAX_STALE_S + 1.5
 TIMEOUT_S = 45.0
 PAUSE_S = 0.1  # between two writes of another program: one of each item in two seconds
@@ -50,6 +53,7 @@ PRODUCT = {
 }
 
 Key = tuple[str, int | str]
+AUTHORED = {"title": "x", "authors": ["y"], "genres": []}
 
 
 class Checker:
@@ -60,6 +64,8 @@ class Checker:
         self.count = self.hits = self.reads = 0
         # The versions that were acknowledged, with the moment and the worker, in this order.
         self._acknowledged: dict[Key, list[tuple[float, int, str]]] = defaultdict(list)
+        self.names: dict[str, tuple[Key, int]] = {}  # of authors: which one's, and its version
+        self._made: dict[Key, tuple[float, str]] = {}
 
     def is_done(self) -> bool:
         return self.count >= QUESTIONS
@@ -79,12 +85,32 @@ class Checker:
                     f"worker {writer} had acknowledged {newer}"
                 )
 
+    def made(self, key: Key, worker: str) -> None:
+        """Note an item that each page has from now on."""
+        self._made[key] = time.monotonic(), worker
+
+    def deletes(self, key: Key) -> None:
+        """Note that an item may be missing from now on."""
+        del self._made[key]
+
+    def read_page(self, kind: str, ids: set[Any], worker: str, asked_s: float) -> None:
+        """Note which items a page has that was asked for at *asked_s*."""
+        for key, (made_s, maker) in self._made.items():
+            late_s = asked_s - made_s
+            is_known = late_s > (0.0 if worker == maker else MAX_STALE_S)
+            if key[0] == kind and is_known and key[1] not in ids:
+                self.violations.append(
+                    f"{key}: a page of worker {worker} lacked it {late_s:.3f} s after "
+                    f"worker {maker} had acknowledged it"
+                )
+
 
 class Client:
     """One connection at a time to the service."""
 
     def __init__(self, port: int, checker: Checker) -> None:
         self._checker = checker
+        self._own: Key | None = None
         self._connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
 
     def close(self) -> None:
@@ -107,30 +133,64 @@ class Client:
             return None
         found = re.fullmatch(r"greenline-(\d+); (.*)", response.headers["Cache-Status"])
         assert found is not None
-        return json.loads(text), found[1], found[2] == "hit"
+        return json.loads(text or b"null"), found[1], found[2] == "hit"
 
     def go(self, keys: list[Key], chance: random.Random) -> None:
         """Read or write one of *keys*, or read a page of them."""
         checker, (kind, item_id) = self._checker, chance.choice(keys)
         if chance.random() < WRITES:
             kind, item_id = chance.choice(keys[: len(keys) // 2])
-            body = {"title": f"title {chance.random()}"}
+            name = f"name {chance.random()}"
+            body = {"name" if kind == "authors" else "title": name}
             answer = self.ask("PATCH", f"/{kind}/{item_id}", body)
             if answer is not None:
                 checker.count += 1
                 checker.wrote((kind, item_id), answer[0]["version"], answer[1])
+                if kind == "authors":
+                    checker.names[name] = (kind, item_id), answer[0]["version"]
+            return
+        if chance.random() < MADE:
+            self._make_or_delete(chance)
             return
         asked_s = time.monotonic()
         is_page = chance.random() < 0.1
-        answer = self.ask("GET", f"/{kind}?order=-id" if is_page else f"/{kind}/{item_id}")
+        path = f"/{kind}?order=-id&limit=100" if is_page else f"/{kind}/{item_id}"
+        answer = self.ask("GET", path)
         if answer is None:
             return
         body, worker, is_hit = answer
         checker.count += 1
         checker.reads += 1
         checker.hits += is_hit
-        for item in body["items"] if is_page else [body]:
+        items = body["items"] if is_page else [body]
+        for item in items:
             checker.read((kind, item["id"]), item["version"], worker, asked_s)
+            for author in item["authors"] if kind == "books" else ():
+                # Otherwise it is newer than each acknowledged one.
+                if (name := author["name"]) in checker.names:
+                    checker.read(*checker.names[name], worker, asked_s)
+        if is_page:
+            checker.read_page(kind, {item["id"] for item in items}, worker, asked_s)
+
+    def _make_or_delete(self, chance: random.Random) -> None:
+        """Make an item, or delete the one that this client has made."""
+        checker, key = self._checker, self._own
+        if key is None:
+            kind, body = chance.choice(
+                [("books", AUTHORED), ("products", {**PRODUCT, "offerId": str(chance.random())})]
+            )
+            answer = self.ask("POST", f"/{kind}", body)
+            if answer is not None:
+                checker.count += 1
+                self._own = kind, answer[0]["id"]
+                checker.made(self._own, answer[1])
+            return
+        checker.deletes(key)
+        answer = self.ask("DELETE", f"/{key[0]}/{key[1]}")
+        self._own = None
+        if answer is not None:
+            checker.count += 1
+            checker.wrote(key, DELETED, answer[1])
 
 
 class Stage:
@@ -178,17 +238,22 @@ def stage(tmp_path: Path, mongo: Mongo, empty_mongo: str) -> Iterator[Stage]:
 
 @pytest.fixture
 def keys(stage: Stage) -> list[Key]:
-    """New books and products."""
+    """New books, their authors, and new products."""
     made: list[Key] = []
     with closing(Client(stage.running.port, Checker())) as client:
         for number in range(ITEMS):
             for kind, body in (
-                ("books", {"title": "x", "authors": ["y"], "genres": []}),
+                ("books", {**AUTHORED, "authors": [f"author {number}"]}),
                 ("products", {**PRODUCT, "offerId": str(number)}),
             ):
                 answer = client.ask("POST", f"/{kind}", body)
                 assert answer is not None
                 made.append((kind, answer[0]["id"]))
+        authors = client.ask("GET", "/authors?limit=100")
+        assert authors is not None
+        assert len(authors[0]["items"]) == ITEMS
+        made += [("authors", item["id"]) for item in authors[0]["items"]]
+    random.Random(0).shuffle(made)
     return made
 
 
