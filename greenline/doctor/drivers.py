@@ -10,7 +10,9 @@ from greenline import settings
 from greenline.offload.imports import after_import
 
 # Code below which a connection is made for a pool, or for the thread that keeps it.
-POOLS = ("sqlalchemy.pool", "psycopg2.pool", "django.db.backends")
+POOLS = (
+    "sqlalchemy.pool", "psycopg2.pool", "greenline.legacy.psycopg2_pool", "django.db.backends"
+)  # fmt: skip
 
 
 class Driver(NamedTuple):
