@@ -9,6 +9,7 @@ import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from runpy import run_module
 from typing import Any
 
 from greenline.budget import FITS, UNREACHABLE
@@ -36,21 +37,18 @@ def check(server: Any) -> None:
 
 def _ask(server: Any) -> bytes:
     """Return the status of ``greenline budget`` and what it prints, from the dry run's process."""
-    # The arbiter must open no connection and import no driver before a fork.
-    import click
-
-    from greenline.cli import main
-
+    # Not in the arbiter, which must open no connection and import no driver before a fork.
     os.environ["WEB_CONCURRENCY"] = str(server.cfg.workers)
+    sys.argv = ["greenline", "budget"]
     printed, complaint = StringIO(), StringIO()
+    status: Any = FITS
     with redirect_stdout(printed), redirect_stderr(complaint):
         try:
-            status = main(["budget"], prog_name="greenline", standalone_mode=False)
-        except click.ClickException as error:
-            error.show(complaint)
-            status = error.exit_code
+            run_module("greenline", run_name="__main__")
+        except SystemExit as end:
+            status = end.code
         except Exception as error:
-            # That it is broken must not prevent the start.
+            # That the command is broken must not prevent the start.
             print(repr(error), file=sys.stderr)
             status = UNREACHABLE
     return json.dumps([status, printed.getvalue(), complaint.getvalue()]).encode()
