@@ -10,6 +10,7 @@ from config import load
 from greenline.errors import ConfigError
 from greenline.settings import DRAIN_DELAY
 from greenline.worker import hooks, preflight
+from greenline.worker.dry_run import try_application
 
 try:
     settings = load()
@@ -49,7 +50,8 @@ def raise_descriptor_limit():
 def on_starting(server):
     """Stop here when the application cannot be loaded, or the connections do not fit."""
     raise_descriptor_limit()
-    preflight.check(server)
+    with preflight.budget_shown(server):
+        try_application(server)
 
 
 def post_fork(server, worker):

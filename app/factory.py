@@ -162,11 +162,13 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     for source in sorted(Path(__file__).parent.rglob("*")):
         if source.suffix in (".py", ".sql"):
             code.update(source.read_bytes())
-    shared = f"{settings.database_url} {settings.mongodb_uri} {code.hexdigest()}"
+    shared, release = f"{settings.database_url} {settings.mongodb_uri}", code.hexdigest()
 
     def cache_of(opened: OpenPostgres | OpenMongo, name: str) -> Cache:
         loads, feed = f"{shared}, {name}", opened.feed()
-        return Cache(max_bytes, CACHE_TTL_S, feed=feed, shared_loads=loads, name=name)
+        return Cache(
+            max_bytes, CACHE_TTL_S, feed=feed, shared_loads=loads, release=release, name=name
+        )
 
     cache, note, products = cache_of(postgres, "postgres"), cache_status.note, stores.products
     if mongo is not None and products is not None:

@@ -282,8 +282,8 @@ def latency(
 
 def writers(found: report.Report, folder: Path, rounds: int) -> None:
     """Let fifty clients write, with the triggers and without; the server waits for its disk."""
-    spent: dict[str, list[float]] = {"enable": [], "disable": []}
-    bare: dict[str, list[float]] = {"enable": [], "disable": []}
+    spent: dict[str, list[float]] = {"enable always": [], "disable": []}
+    bare: dict[str, list[float]] = {"enable always": [], "disable": []}
     with ExitStack() as stack:
         with cores.on(SERVERS_CORE):
             postgres = stack.enter_context(Postgres(folder / "durable", 4 * WRITERS))
@@ -313,7 +313,7 @@ def writers(found: report.Report, folder: Path, rounds: int) -> None:
         middle = {each: round(statistics.median(of)) for each, of in figures.items()}
         print(f"writes a second of {WRITERS} {name}, announcements {middle}", flush=True)
     cost = statistics.median(
-        1 - a / b for a, b in zip(spent["enable"], spent["disable"], strict=True)
+        1 - a / b for a, b in zip(spent["enable always"], spent["disable"], strict=True)
     )
     what = f"what announcements cost {WRITERS} clients that write, of their writes"
     found.verdicts.append(promises.at_most(what, cost, MAX_WRITERS_COST))

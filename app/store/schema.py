@@ -41,7 +41,7 @@ def require_announcements(conn: Connection) -> None:
     with conn.cursor() as cursor:
         cursor.execute(
             "select count(*) from pg_trigger"
-            " where starts_with(tgname, 'announce_') and tgenabled in ('O', 'A')"
+            " where starts_with(tgname, 'announce_') and tgenabled = 'A'"
             " and tgrelid = any(%s::text[]::regclass[])",
             (ANNOUNCING,),
         )

@@ -36,6 +36,8 @@ from greenline.telemetry import counters
 
 log = logging.getLogger(__name__)
 
+RETRY_S, MAX_FAILED = 1.0, 1_000
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -61,6 +63,7 @@ class Cache:
     :param shared_loads: a name, str. Caches of the host that have the same one load a key once for
         all workers that want it at that moment; no other application of the user may have it. What
         is shared is pickled. Default: each worker loads for itself.
+    :param release: of the code that loads, str. Caches with another one share no loads. Default "".
     :param name: of the cache in the metrics, str. Default "default".
     :param clock: returns monotonic seconds. Default ``time.monotonic``.
     :raises ValueError: an argument is out of its range.
@@ -78,6 +81,7 @@ class Cache:
         none_ttl_s: float | None = None,
         feed: Feed | None = None,
         shared_loads: str | None = None,
+        release: str = "",
         name: str = "default",
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -95,10 +99,14 @@ class Cache:
         self._clock = clock
         self._feed = feed
         self._shared = None if shared_loads is None else SharedLoads(shared_loads)
+        self.shares_loads = shared_loads is not None
+        self._release = release
         self._statistics = statistics = CacheStatistics()
         self._lock = threading.Lock()
         self._entries = Entries(max_bytes, statistics)
         self._flights: dict[str, Flight] = {}
+        # When a stale value may be loaded again whose last load has failed.
+        self._retry_s: dict[str, float] = {}
         self._functions = count()
         if feed is not None:
             feed.attach(self)
@@ -172,8 +180,11 @@ class Cache:
                 age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
                 flight = self._flights.get(key)
                 loads = flight is None or not self._may_wait_for(flight, now_s, confirmed_s)
+                is_early = 0 <= age_s < self.stale_s and now_s < self._retry_s.get(key, 0.0)
                 if age_s < 0:
                     self._statistics.hits += 1
+                elif is_early:
+                    self._statistics.stale += 1
                 else:
                     if flight is None or loads:
                         if flight is not None:
@@ -187,6 +198,9 @@ class Cache:
                         self._statistics.waits += 1
             if entry is not None and age_s < 0:
                 note("hit")
+                return entry.kept.value()  # type: ignore[no-any-return]
+            if entry is not None and is_early:
+                note("stale")
                 return entry.kept.value()  # type: ignore[no-any-return]
             assert flight is not None  # noqa: S101 # nosec B101
             if entry is not None and age_s < self.stale_s:
@@ -205,7 +219,7 @@ class Cache:
             except NotShared:
                 raise
             except Exception:
-                kept = self._kept_for_an_error(key)
+                kept = self.kept_for_an_error(key)
                 if kept is None:
                     raise
                 note("stale")
@@ -314,7 +328,7 @@ class Cache:
         is_young = now_s - load.begun_s < load.ttl_s + max(self.stale_s, self._stale_if_error_s)
         return is_young and self._is_current(load, now_s, max(confirmed_s, 0.0))
 
-    def _kept_for_an_error(self, key: str) -> Kept | None:
+    def kept_for_an_error(self, key: str) -> Kept | None:
         """Return what may be returned in place of the error of a load that has ended now."""
         confirmed_s = self._pull()
         with self._lock:
@@ -336,6 +350,10 @@ class Cache:
                 self._load(key, flight, load)
             except Exception:
                 log.warning("no new value was loaded for the stale one of %r", key, exc_info=True)
+                with self._lock:
+                    if len(self._retry_s) >= MAX_FAILED:
+                        self._retry_s.clear()
+                    self._retry_s[key] = self._clock() + RETRY_S
 
         try:
             # A thread has an empty context: no request, no deadline, no client.
@@ -376,7 +394,8 @@ class Cache:
         note: Callable[[str], object],
     ) -> T:
         """Load, or take what another worker of the host loads at this moment."""
-        with shared.turn(key) as found:
+        shared_key = f"{self._release}{key}"
+        with shared.turn(shared_key) as found:
             if found is not None and self._is_usable(found):
                 self._statistics.shared += 1
                 note("collapsed")
@@ -387,7 +406,7 @@ class Cache:
             value = self._loaded(key, flight, load)
             self._pull()
             if flight.kept is not None and flight.is_valid:
-                shared.publish(key, Loaded(flight.kept, flight.begun_s, flight.ttl_s))
+                shared.publish(shared_key, Loaded(flight.kept, flight.begun_s, flight.ttl_s))
             return value
 
     def _is_usable(self, found: Loaded) -> bool:

@@ -101,7 +101,10 @@ class SharedLoads:
         fd, number = self._file.fileno(), _number(key)
         if other_lock(fd, number + 1) is None:  # no other worker waits
             return
-        text = pickle.dumps((key, loaded), pickle.HIGHEST_PROTOCOL)
+        try:
+            text = pickle.dumps((key, loaded), pickle.HIGHEST_PROTOCOL)
+        except Exception:  # the value is good for this worker
+            return
         if HEAD.size + len(text) > MAX_RECORD_BYTES:
             return
         with self._writing:
@@ -174,7 +177,8 @@ def _loaded(key: str, text: bytes) -> Loaded | None:
 
 def _number(key: str) -> int:
     """Return the even offset of the lock of *key*."""
-    return 2 + 2 * int.from_bytes(blake2b(key.encode(), digest_size=7).digest())
+    text = key.encode(errors="surrogatepass")
+    return 2 + 2 * int.from_bytes(blake2b(text, digest_size=7).digest())
 
 
 def _forget() -> None:

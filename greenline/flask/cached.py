@@ -8,8 +8,10 @@ invents them gets a response of its own.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, wraps
+from itertools import count
 from time import monotonic
 from typing import Any, ParamSpec
+from weakref import WeakKeyDictionary
 
 import flask
 from flask.globals import request_ctx
@@ -20,6 +22,7 @@ from werkzeug.wrappers import Response
 from greenline.cache.arguments import MAX_KEY_LENGTH, checked
 from greenline.cache.cache import Cache
 from greenline.cache.flight import NotShared
+from greenline.cache.values import is_unchanging
 from greenline.flask import environ as current_environ
 from greenline.flask.response import ResponseFactory
 
@@ -38,6 +41,8 @@ PRECONDITIONS = (
 )  # fmt: skip
 NEVER_KEPT = {"no-store", "no-cache", "private", "max-age=0", "s-maxage=0"}
 STATUS = "Cache-Status"
+_next_number = count()
+_numbers: "WeakKeyDictionary[flask.Flask, int]" = WeakKeyDictionary()
 
 
 # A response: status line and code, headers, body, and when its view began, monotonic seconds. Of a
@@ -104,7 +109,8 @@ def cached(
             environ = current_environ()
             refused = _why_not(environ, scope is not None)
             group = "" if refused or scope is None else scope()
-            key = "" if refused or group is None else _key(view, environ, names, group)
+            more = (_number_of_app(cache), *_called_with(args, kwargs))
+            key = "" if refused or group is None else _key(view, environ, names, group, more)
             if not 0 < len(key) <= MAX_KEY_LENGTH:
                 return ask(refused or "bypass")
             came = ""
@@ -119,20 +125,24 @@ def cached(
                 try:
                     mine.append(response := ask("uri-miss"))
                 except HTTPException as error:
-                    if error.response is None and (error.code or 0) >= 500:
+                    answered = error.response  # an own one is for its client alone
+                    code = (error.code if answered is None else answered.status_code) or 0
+                    if answered is None and code >= 500:
                         raise
                     mine.append(error)
-                    raise NotShared(forgets=True) from error
+                    raise NotShared(forgets=code < 500) from error
                 return _stored(response, allowed, begun_s, scope is not None)
 
             try:
                 stored = cache.get_or_load(key, load, tags=tags, ttl_s=ttl_s, note=note)
-            except NotShared:
+            except NotShared as error:
                 stored = None
+                if not error.forgets and (kept := cache.kept_for_an_error(key)) is not None:
+                    stored, came = kept.value(), "stale"
             except _Failed as failed:
                 failure = next((each for each in mine if isinstance(each, Response)), None)
                 return failure or _again(failed.stored, environ, came, 0.0)
-            if mine and came != "stale":
+            if mine and (came != "stale" or stored is None):
                 if isinstance(mine[0], HTTPException):
                     raise mine[0]
                 return mine[0] if stored is None else _conditional(mine[0], environ)
@@ -178,12 +188,31 @@ def _key(
     environ: Mapping[str, Any],
     names: Collection[str],
     group: str | int,
+    more: tuple[Any, ...],
 ) -> str:
     if not isinstance(group, str | int):
         raise TypeError(f"scope returns {group!r:.40}; a str, an int or None is needed")
     # repr(): no part can pretend to be two.
     parts = list(map(environ.get, names))
-    return f"{view.__module__}.{view.__qualname__} {parts!r} {group!r}"
+    return f"{view.__module__}.{view.__qualname__} {parts!r} {group!r} {more!r}"
+
+
+def _number_of_app(cache: Cache) -> int:
+    """Return the number of the application, which may have been made by one factory as others."""
+    if cache.shares_loads:  # the workers may number several applications in another order
+        return 0
+    app = flask.current_app._get_current_object()  # type: ignore[attr-defined]
+    number = _numbers.get(app)
+    if number is None:
+        number = _numbers[app] = next(_next_number)
+    return number
+
+
+def _called_with(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:
+    """Return the arguments that the address does not have: a function may be called by a view."""
+    if not args and kwargs == request_ctx.request.view_args:
+        return ()
+    return filter(is_unchanging, (*args, *kwargs.values()))  # not the self of a method
 
 
 def _stored(

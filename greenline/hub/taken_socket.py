@@ -53,4 +53,12 @@ def _untaken(base: Any) -> type:
             sent: int = base.sendmsg(self, *args, **kwargs)
             return sent
 
+        def dup(self) -> Any:
+            unwatch(self)  # it may be sent over the other one
+            return base.dup(self)
+
+        def detach(self) -> int:
+            unwatch(self)
+            return int(base.detach(self))
+
     return Untaken

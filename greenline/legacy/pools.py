@@ -9,16 +9,17 @@ as a wait for something that other requests hold.
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from time import monotonic
 from typing import Any
 
 import gevent
-from gevent.event import Event
 
 from greenline.hub import deadline
 from greenline.hub.lock_waits import LockWait
 from greenline.legacy import psycopg2_pool
+from greenline.legacy.pool_queue import Waiter, waiters_of, wake_first
 from greenline.offload.imports import after_import
 
 CONNECTION_WAIT_S = 20.0  # the default of BlockingConnectionPool
@@ -39,7 +40,7 @@ def _wrap_redis(module: Any) -> None:
 
 
 def _wrap_psycopg2(module: Any) -> None:
-    psycopg2_pool.install(module, lambda pool: len(_line(pool)), _wake_first)
+    psycopg2_pool.install(module)
     for each in (module.SimpleConnectionPool, module.ThreadedConnectionPool):
         # It raises the same error when it is closed.
         wrap(each, module.PoolError, "getconn", "putconn", lambda pool: not pool.closed)
@@ -49,16 +50,6 @@ def _wrap_peewee(module: Any) -> None:
     pool_class, error = module.PooledDatabase, module.MaxConnectionsExceeded
     # With a timeout it waits itself.
     wrap(pool_class, error, "connect", "_close", lambda pool: not pool._wait_timeout)
-
-
-def _line(pool: Any) -> deque[Event]:
-    """Return the queue of those that wait for a connection of *pool*."""
-    return pool.__dict__.setdefault("_greenline_line", deque())  # type: ignore[no-any-return]
-
-
-def _wake_first(pool: Any) -> None:
-    if waiters := _line(pool):
-        waiters[0].set()
 
 
 def wrap(
@@ -84,7 +75,7 @@ def wrap(
 
     @wraps(get)
     def get_connection(self: Any, *args: Any, **options: Any) -> Any:
-        waiters = _line(self)
+        waiters = waiters_of(self)
         # A native thread does not queue: the events belong to the hub of the main thread.
         if not gevent.get_hub().main_hub:
             return get(self, *args, **options)
@@ -94,18 +85,19 @@ def wrap(
             except none_left:
                 if not may_wait(self):
                     raise
-        waiter = Event()
+        waiter = Waiter()
         waiters.append(waiter)
         try:
             with deadline.spending("pool"), LockWait():
                 return get_when_first(waiters, waiter, self, args, options)
         finally:
             # The next one may proceed; if this one failed, its wake-up must not be lost.
-            waiters.remove(waiter)
-            _wake_first(self)
+            with suppress(ValueError):  # it has left
+                waiters.remove(waiter)
+            wake_first(self)
 
     def get_when_first(
-        waiters: deque[Event], waiter: Event, pool: Any, args: Any, options: Any
+        waiters: deque[Waiter], waiter: Waiter, pool: Any, args: Any, options: Any
     ) -> Any:
         until_s = monotonic() + CONNECTION_WAIT_S
         while (left_s := until_s - monotonic()) > 0:
@@ -126,7 +118,7 @@ def wrap(
         try:
             give_back(self, *args, **options)
         finally:
-            _wake_first(self)
+            wake_first(self)
 
     get_connection._greenline = True  # type: ignore[attr-defined]
     setattr(pool_class, get_name, get_connection)

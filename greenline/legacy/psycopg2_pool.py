@@ -6,57 +6,73 @@ threads are in a pool at once. Many greenlets are: they would wait for each othe
 most requests would need a new connection.
 """
 
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-PLACE = object()  # among the used connections: one that is being made
+from greenline.legacy.pool_queue import leave, waiters_of, wake_first
+
+RESERVED = object()  # among the used connections: one that is being made
 
 
-def install(module: Any, waiting: Callable[[Any], int], wake: Callable[[Any], None]) -> None:
+def install(module: Any) -> None:
     """
     Change the pool's class.
 
     :param module: ``psycopg2.pool``.
-    :param waiting: returns how many greenlets wait for a connection of a pool, int.
-    :param wake: wakes the first of them.
     """
-    pool_class, error = module.ThreadedConnectionPool, module.PoolError
+    pool_class, pool_error = module.ThreadedConnectionPool, module.PoolError
     if hasattr(pool_class.getconn, "_greenline"):
         return
-    get, put_locked, own_connect = pool_class.getconn, pool_class._putconn, pool_class._connect
+    get, get_locked, put_locked = pool_class.getconn, pool_class._getconn, pool_class._putconn
+    own_connect = pool_class._connect
 
     @wraps(get)
     def getconn(pool: Any, key: Any = None) -> Any:
+        is_changed = type(pool)._getconn is not get_locked or "_connect" in vars(pool)
         # Two that name the same key share a connection; a subclass may connect in its own way.
-        if key is not None or type(pool)._connect is not own_connect:
+        if key is not None or is_changed or type(pool)._connect is not own_connect:
             return get(pool, key)
         with pool._lock:
             if pool._pool or pool.closed or len(pool._used) >= pool.maxconn:
                 return pool._getconn()
-            key = pool._getkey()
-            pool._used[key] = PLACE
+            key = object()  # not one of the caller's
+            pool._used[key] = RESERVED
+        leave(pool)  # others may take what is returned meanwhile, or connect as well
+        conn = None
         try:
             conn = module.psycopg2.connect(*pool._args, **pool._kwargs)
-            if pool.closed:
-                conn.close()
-                raise error("connection pool is closed")
+            with pool._lock:
+                if pool.closed:
+                    raise pool_error("connection pool is closed")
+                pool._used[key] = conn
+                pool._rused[id(conn)] = key
         except BaseException:
-            del pool._used[key]
-            wake(pool)
+            pool._used.pop(key, None)
+            if conn is not None:
+                conn.close()
+            wake_first(pool)
             raise
-        pool._used[key] = conn
-        pool._rused[id(conn)] = key
         return conn
 
     @wraps(put_locked)
-    def keep_for_waiting(pool: Any, *args: Any, **options: Any) -> None:
+    def putconn_locked(pool: Any, conn: Any, key: Any = None, close: bool = False) -> None:
+        waiting, min_kept = len(waiters_of(pool)), pool.minconn
+        if waiting <= min_kept:
+            put_locked(pool, conn, key, close)
+            # Those that were kept for others, which have gone.
+            while not pool.closed and len(pool._pool) > min_kept:
+                pool._pool.pop().close()
+            return
         # The pool is locked, and nothing else reads this number.
-        least = pool.minconn
-        pool.minconn = max(least, waiting(pool))
+        pool.minconn = waiting
         try:
-            put_locked(pool, *args, **options)
+            put_locked(pool, conn, key, close)
+        except BaseException as error:
+            # It is rolled back, where the pool would have closed it: that raises no error.
+            put_locked(pool, conn, key, True)
+            if not isinstance(error, module.psycopg2.Error):
+                raise
         finally:
-            pool.minconn = least
+            pool.minconn = min_kept
 
-    pool_class.getconn, pool_class._putconn = getconn, keep_for_waiting
+    pool_class.getconn, pool_class._putconn = getconn, putconn_locked

@@ -76,6 +76,13 @@ def server_of(url: str) -> str:
     return f"{where}:{given.get('port') or os.environ.get('PGPORT', '5432')}"
 
 
+def reads_any_host(url: str) -> bool:
+    """Return whether *url* names several hosts, of which any that answers is taken."""
+    given = parse_dsn(url)
+    attributes = given.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
+    return "," in server_of(url) and attributes not in ("read-write", "primary")
+
+
 DATABASE_VARIABLES = {"dbname": "PGDATABASE", "user": "PGUSER", "service": "PGSERVICE"}
 
 

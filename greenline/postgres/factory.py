@@ -31,7 +31,14 @@ from greenline.errors import ConfigError, PoolClosed
 from greenline.hub.nesting import NestedCheckouts
 from greenline.lifecycle.resources import Resources, close_at_exit
 from greenline.postgres.client import Postgres
-from greenline.postgres.connect import Connect, check_url, connect, database_of, server_of
+from greenline.postgres.connect import (
+    Connect,
+    check_url,
+    connect,
+    database_of,
+    reads_any_host,
+    server_of,
+)
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
@@ -52,6 +59,11 @@ POOL_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 1.0
 
 log = logging.getLogger(__name__)
+
+ANY_HOST = (
+    "the pool may read from a standby, which is behind what the primary announces "
+    "(target_session_attrs=read-write takes the primary of several hosts)"
+)
 
 
 class HostShare:
@@ -190,6 +202,7 @@ class OpenPostgres(Postgres):
     :param database: names the database and its server, str.
     :param prepare: whether statements are prepared.
     :param starts_later: whether :meth:`start` is called later. Default False: at the first use.
+    :param reads_any_host: whether a connection may be to a standby. Default False.
     """
 
     def __init__(
@@ -201,6 +214,7 @@ class OpenPostgres(Postgres):
         *,
         prepare: bool,
         starts_later: bool = False,
+        reads_any_host: bool = False,
     ) -> None:
         super().__init__(pool, prepare=prepare)
         self.name = pool.name
@@ -208,6 +222,7 @@ class OpenPostgres(Postgres):
         self._connect = connect
         self._database = database
         self._starts_later = starts_later
+        self._reads_any_host = reads_any_host
         self._listeners: list[Listener] = []
         self._is_started = self._is_closed = False
         share.users.append(self)
@@ -289,8 +304,12 @@ class OpenPostgres(Postgres):
                 f"the process listens on its control connection, to {self._share.database}, which "
                 f"was opened before {self._database}: announcements are a database's own"
             )
-        feed = Feed(self._database, max_stale_s)
-        self._listeners.append(Listener(self._share.control, feed))
+        key, why_not = self._database, ""
+        if self._reads_any_host:
+            # Another pool may have the same hosts, and read from the primary alone.
+            key, why_not = f"{key}, any host", ANY_HOST
+        feed = Feed(key, max_stale_s)
+        self._listeners.append(Listener(self._share.control, feed, why_not))
         if self._is_started or not self._starts_later:
             self.start()
         return feed
@@ -409,6 +428,7 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
             database_of(url),
             prepare=prepare,
             starts_later=resources is not None,
+            reads_any_host=reads_any_host(url),
         )
         of_unmodified_code.discard(path.name)
     counters.add(name, pool.stats, pool.statistics.reader())

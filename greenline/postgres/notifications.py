@@ -41,10 +41,12 @@ class Listener(Leader):
 
     :param control: the control connection of this worker.
     :param feed: of the database.
+    :param why_not: why the announcements cannot be used, str. Default "": they can.
     """
 
-    def __init__(self, control: Control, feed: Feed) -> None:
+    def __init__(self, control: Control, feed: Feed, why_not: str = "") -> None:
         super().__init__(feed)
+        self._why_not = why_not
         self._control = control
         self._announcements: _Announcements | None = None
         self._conn: Connection | None = None  # the one that listens
@@ -53,6 +55,10 @@ class Listener(Leader):
 
     def step(self) -> None:
         """Read what was announced, and wait for more."""
+        if self._why_not:
+            self.go_without(self._why_not)
+            gevent.sleep(HEARTBEAT_S)
+            return
         with deadline.limit(ANSWER_S):
             self._control.ask(self._read)
         self._wait()
@@ -103,6 +109,13 @@ class Listener(Leader):
     def _begin(self, conn: Connection, cursor: Any) -> bool:
         """Listen on a new connection; return whether announcements arrive on it."""
         self.forget()
+        # psycopg2 drops an announcement that it cannot decode, and says nothing.
+        if conn.info.parameter_status("server_encoding") == "SQL_ASCII":
+            self.go_without(
+                "the database has the encoding SQL_ASCII, so no text can be read safely"
+            )
+            return False
+        conn.set_client_encoding("UTF8")
         cursor.execute("select pg_backend_pid()")
         if cursor.fetchone() != (conn.info.backend_pid,):
             self.go_without("behind a pgbouncer Postgres' announcements do not arrive")

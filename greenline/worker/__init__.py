@@ -2,7 +2,8 @@
 gunicorn's side: the worker class, and what runs in gunicorn's arbiter.
 
 :class:`GreenWorker`, by its name in gunicorn's settings, is the public face; the modules are
-internal. The service imports ``arbiter``, and its gunicorn.conf.py ``hooks`` and ``preflight``.
+internal. The service imports ``arbiter``, and its gunicorn.conf.py ``hooks``, ``preflight`` and
+``dry_run``.
 """
 
 from typing import TYPE_CHECKING

@@ -8,14 +8,12 @@ outside of the child are not tried: gunicorn's hooks (``post_fork``, ``post_work
 """
 
 import os
-import select
 import signal
 import socket
 import stat
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -30,24 +28,21 @@ REFUSED = 4  # gunicorn's APP_LOAD_ERROR
 # A release that takes longer to load is assumed to hang.
 LOAD_TIMEOUT_S = 60.0
 POLL_S = 0.02
-PIPE_BYTES = 65_536  # a pipe takes so much at once
 
 
-def try_application(server: Any, ask: Callable[[Any], bytes], timeout_s: float) -> bytes:
+def try_application(server: Any) -> None:
     """
     Load an application as a worker would, and exit with the child's status if that fails.
 
     :param server: gunicorn's Arbiter.
-    :param ask: called with *server* in the child, once the application is loaded.
-    :param timeout_s: how long to wait for *ask*, float seconds.
-    :returns: what *ask* has returned, at most 64 KiB; empty if it failed or took too long.
     """
-    dry_run = DryRun(server, ask=ask)
+    if server.cfg.reload:  # its workers wait for the next change of the code
+        return
+    dry_run = DryRun(server)
     while (status := dry_run.status()) is None:
         time.sleep(POLL_S)
     if status:
         sys.exit(status)
-    return dry_run.answer(timeout_s)
 
 
 class DryRun:
@@ -56,34 +51,27 @@ class DryRun:
 
     :param server: gunicorn's Arbiter.
     :param again: read the configuration again, as a reload does, bool. Default False.
-    :param ask: see :func:`try_application`. Default: the child is asked for nothing.
     """
 
-    def __init__(
-        self, server: Any, *, again: bool = False, ask: Callable[[Any], bytes] | None = None
-    ) -> None:
+    def __init__(self, server: Any, *, again: bool = False) -> None:
         self._server = server
-        self._ask = ask
         # The status comes by a pipe, not by waitpid(): the arbiter may reap the child first.
-        self._read_end, write_end = os.pipe()
+        self._answer, write_end = os.pipe()
         self._child = os.fork()
         if self._child == 0:
             status = _load(server, again)
-            with suppress(BaseException):
-                os.write(write_end, bytes([status]))
-                if ask is not None and status == 0:
-                    os.write(write_end, ask(server)[:PIPE_BYTES])
+            os.write(write_end, bytes([status]))
             # Never return into the arbiter's code. Not `status`: an older gunicorn that reaps this
             # child takes it for a worker that could not boot, and stops.
             os._exit(0)
         os.close(write_end)
-        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._answer, False)
         self._until = time.monotonic() + LOAD_TIMEOUT_S
 
     def status(self) -> int | None:
         """Return 0 if the application was loaded, another number if not, None while it loads."""
         try:
-            status = os.read(self._read_end, 1)
+            answer = os.read(self._answer, 1)
         except BlockingIOError:
             if time.monotonic() < self._until:
                 return None
@@ -91,22 +79,9 @@ class DryRun:
             text = f"the application did not load within {LOAD_TIMEOUT_S:.0f} s"
             _report(self._server, text)
             return REFUSED
-        if not status:
-            # The child has crashed, or closed the pipe and still runs: do not wait.
-            self._forget(os.WNOHANG)
-            return REFUSED
-        if status[0] or self._ask is None:
-            self._forget(0)
-        return status[0]
-
-    def answer(self, timeout_s: float) -> bytes:
-        """Return what *ask* returned, after the status 0; empty if it failed or took too long."""
-        if not select.select([self._read_end], [], [], timeout_s)[0]:
-            self.end()
-            return b""
-        answer = os.read(self._read_end, PIPE_BYTES)
-        self._forget(0)
-        return answer
+        # Without an answer the child has crashed, or closed the pipe and still runs: do not wait.
+        self._forget(0 if answer else os.WNOHANG)
+        return answer[0] if answer else REFUSED
 
     def end(self) -> None:
         """Kill the child."""
@@ -115,7 +90,7 @@ class DryRun:
         self._forget(0)
 
     def _forget(self, options: int) -> None:
-        os.close(self._read_end)
+        os.close(self._answer)
         with suppress(ChildProcessError):  # gunicorn has reaped it
             os.waitpid(self._child, options)
 
@@ -167,8 +142,6 @@ def _boot(server: Any, again: bool) -> None:
             sock.ssl_context(cfg)
         except (OSError, ValueError) as error:
             raise ConfigError(f"TLS: {cfg.certfile}, {cfg.keyfile}: {error}") from error
-    if server.cfg.reload:  # its workers wait for the next change of the code
-        return
     application = server.app.wsgi()
     # It may refuse a start, such as one without a key. A service that runs is not stopped for that.
     if not again:

@@ -71,7 +71,7 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["Django's", "ours"])
 def test_django_keeps_its_promises(engine: str, postgres: Postgres, url: str) -> None:
-    """Five hundred clients and twenty connections, through a reload and the kill of a worker."""
+    """Many clients and twenty connections, through a reload and the kill of a worker."""
     clients, more = (100, 50) if IS_LONG else (10, 20)
     name = psycopg2.extensions.parse_dsn(url)["dbname"]
     with django(url, engine, "--workers", "2") as (running, session), ExitStack() as stack:

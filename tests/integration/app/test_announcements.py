@@ -1,4 +1,4 @@
-"""Migration 0003: what each write announces, by whichever program."""
+"""Migrations 0003 and 0004: what each write announces, by whichever program."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -121,3 +121,15 @@ def test_a_copy_announces(announced: Announced, empty_database: str, postgres: P
     with closing(psycopg2.connect(url)) as conn, conn, conn.cursor() as cursor:
         cursor.execute("copy books (title) from program 'printf \"Orsinia\\nLavinia\\n\"'")
     assert announced() == [["books", "books 3", "books 4"]]
+
+
+def test_a_program_that_restores_data_is_heard(
+    announced: Announced, postgres: Postgres, empty_database: str
+) -> None:
+    """It may have switched off the triggers that are not always enabled."""
+    name = psycopg2.extensions.parse_dsn(empty_database)["dbname"]
+    with closing(psycopg2.connect(postgres.superuser_url, dbname=name)) as conn:
+        with conn, conn.cursor() as cursor:
+            cursor.execute("set session_replication_role = replica")
+            cursor.execute("update books set title = 'Dune 2' where id = 1")
+    assert announced("select 1") == [OF_1]

@@ -1,6 +1,7 @@
 """psycopg2's own pool with more requests at once than it was made for."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from time import monotonic
 from typing import Any
 
@@ -12,6 +13,7 @@ from psycopg2.pool import PoolError, ThreadedConnectionPool
 
 from embedded.postgres import Postgres
 from greenline.legacy import pools
+from tests.helpers.support import wait_until
 
 SIZE = 4
 # The server waits for so long before it accepts a connection.
@@ -44,7 +46,7 @@ def make_pool(postgres: Postgres) -> Iterator[Callable[..., Any]]:
 
 
 def test_connections_are_made_side_by_side(make_pool: Callable[..., Any]) -> None:
-    """And no more than maxconn; the others wait for the first that is returned."""
+    """No more than maxconn; the other requests wait for the first one that is returned."""
     pool = make_pool(SLOW)
 
     def use(_: int) -> int:
@@ -61,7 +63,7 @@ def test_connections_are_made_side_by_side(make_pool: Callable[..., Any]) -> Non
     assert pool._used == pool._rused == {}
 
 
-def test_who_waits_has_the_connection_of_another(make_pool: Callable[..., Any]) -> None:
+def test_a_waiting_request_gets_the_connection_of_another(make_pool: Callable[..., Any]) -> None:
     """It is not closed, although it is more than minconn; the last one is."""
     pool = make_pool()
     served_by = []
@@ -83,7 +85,7 @@ def test_who_waits_has_the_connection_of_another(make_pool: Callable[..., Any]) 
 def test_a_connect_that_fails_gives_its_place_back(
     make_pool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the first that waits, at once."""
+    """The first one that waits has it at once."""
     pool = make_pool()
     connect, asked = psycopg2.connect, []
 
@@ -108,9 +110,10 @@ def test_a_connect_that_fails_gives_its_place_back(
 def test_a_pool_that_is_closed_meanwhile_keeps_no_connection(
     make_pool: Callable[..., Any],
 ) -> None:
+    """The one that is being made is closed, and its request has psycopg2's error."""
     pool = make_pool(SLOW)
     connecting = gevent.spawn(pool.getconn)
-    gevent.sleep(0.1)
+    wait_until(lambda: pool._used, "its place to be reserved")
     pool.closeall()
     with pytest.raises(PoolError, match="is closed"):
         connecting.get()
@@ -125,14 +128,74 @@ def test_a_key_has_one_connection(make_pool: Callable[..., Any]) -> None:
     assert len({id(each.value) for each in running}) == 1
 
 
-def test_a_class_may_connect_in_its_own_way(make_pool: Callable[..., Any]) -> None:
-    made = []
+@pytest.mark.parametrize("name", ["_connect", "_getconn"])
+def test_a_class_may_connect_in_its_own_way(make_pool: Callable[..., Any], name: str) -> None:
+    """A method that it has overridden is called, as before."""
+    called = []
 
-    class Own(ThreadedConnectionPool):
-        def _connect(self, key: Any = None) -> Any:
-            made.append(key)
-            return super()._connect(key)
+    def own(self: Any, key: Any = None) -> Any:
+        called.append(key)
+        return getattr(ThreadedConnectionPool, name)(self, key)
 
-    pool = make_pool(pool_class=Own)
+    pool = make_pool(pool_class=type("Own", (ThreadedConnectionPool,), {name: own}))
     pool.putconn(pool.getconn())
-    assert len(made) == 1
+    assert len(called) == 1
+
+
+def test_waiting_requests_connect_side_by_side(make_pool: Callable[..., Any]) -> None:
+    """After the connections of others were closed; one that is returned meanwhile is used."""
+    pool = make_pool()
+    held = [pool.getconn() for _ in range(SIZE)]
+    waiting = [gevent.spawn(pool.getconn) for _ in range(SIZE)]
+    wait_until(lambda: len(pool._greenline_line) == SIZE, "them to wait")
+    pool._kwargs["options"] = "-c post_auth_delay=1"
+    begun_s = monotonic()
+    for conn in held[1:]:
+        pool.putconn(conn, close=True)
+    wait_until(lambda: len(pool._greenline_line) == 1, "all but one to connect")
+    pool.putconn(held[0])
+    wait_until(lambda: any(each.ready() for each in waiting), "the last one to have it")
+    gevent.joinall(waiting, raise_error=True)
+    assert monotonic() - begun_s < SLOW_S + SLACK_S
+    assert {each.value for each in waiting} >= {held[0]}
+
+
+def test_a_pool_survives_the_loss_of_its_connections(
+    make_pool: Callable[..., Any], postgres: Postgres
+) -> None:
+    """While requests wait they are rolled back, and fail; putconn() raises nothing, as before."""
+    pool = make_pool()
+
+    def use(ends: bool) -> None:
+        conn = pool.getconn()
+        try:
+            with conn.cursor() as cursor:
+                cursor.execute("select pg_backend_pid()")
+                if ends:
+                    with closing(psycopg2.connect(postgres.superuser_url)) as other:
+                        pid = cursor.fetchone()
+                        other.cursor().execute("select pg_terminate_backend(%s, 5000)", pid)
+        finally:
+            pool.putconn(conn)
+
+    running = [gevent.spawn(use, number < SIZE) for number in range(3 * SIZE)]
+    gevent.joinall(running, raise_error=True)
+    assert pool._used == pool._rused == {}
+    pool.putconn(pool.getconn())
+
+
+def test_an_interrupted_return_leaves_no_place_taken(make_pool: Callable[..., Any]) -> None:
+    """The greenlet is killed while the pool rolls back."""
+    pool = make_pool()
+    pool.maxconn = 1
+    conn = pool.getconn()
+    with conn.cursor() as cursor:
+        cursor.execute("select 1")
+    waiting = gevent.spawn(pool.getconn)
+    wait_until(lambda: len(pool._greenline_line) == 1, "it to wait")
+    returning = gevent.spawn(pool.putconn, conn)
+    gevent.sleep(0)
+    assert pool._lock.locked()  # it waits for the rollback
+    returning.kill()
+    pool.putconn(waiting.get(timeout=pools.POOL_CHECK_S))
+    assert pool._used == {}

@@ -250,6 +250,71 @@ def test_a_server_that_refuses_listen_leaves_it_to_time(
     listener.close()
 
 
+def test_an_announcement_that_cannot_be_published_empties_the_caches(
+    server: Postgres, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psycopg2 swallows the error; the next heartbeat finds it."""
+    assert shop.title() == "old"
+
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.feed, "publish", fail)
+        write(server.url, "update shelf set title = 'new'")
+        wait_until(lambda: shop.title() == "new", "the caches to be emptied")
+    wait_until(shop.is_confirmed, "the listener")
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_an_announcement_has_the_text_of_its_tag(
+    server: Postgres, sockets: Path, encoding: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever encoding the connection was given; where the database has none, time alone."""
+    name = f"in_{encoding.lower()}"
+    with closing(psycopg2.connect(server.superuser_url)) as conn, conn.cursor() as cursor:
+        conn.autocommit = True
+        cursor.execute(
+            f"create database {name} owner greenline template template0 encoding '{encoding}'"
+            " locale 'C'"
+        )
+    url = server.url.replace("/greenline?", f"/{name}?") + "&client_encoding=SQL_ASCII"
+    write(url, TABLE + "insert into shelf values (1, 'old')")
+    opened = postgres.open(url, name=name, workers=1, hosts=1)
+    feed = opened.feed()
+    cache, loads = Cache(MB, 600, feed=feed), iter(range(99))
+    shop = Shop(opened, feed)
+    if encoding == "SQL_ASCII":
+        wait_until(lambda: "the encoding SQL_ASCII" in caplog.text, "the reason")
+    else:
+        wait_until(shop.is_confirmed, "the listener")
+    assert cache.get_or_load("title", lambda: next(loads), tags=["Bücher"]) == 0
+    write(url.replace("SQL_ASCII", "UTF8"), "notify greenline_cache, 'Bücher'")
+    wait_until(
+        lambda: cache.get_or_load("title", lambda: next(loads), tags=["Bücher"]) == 1,
+        "another load", feed.max_stale_s + 5,
+    )  # fmt: skip
+    opened.close()
+
+
+def test_a_pool_that_may_read_from_a_standby_leaves_it_to_time(
+    server: Postgres, sockets: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unless it takes the primary alone."""
+    several = f"postgresql://greenline@/greenline?host={sockets},{sockets}"
+    opened = postgres.open(several, workers=1, hosts=1)
+    shop = Shop(opened, opened.feed(0.5))
+    wait_until(lambda: "target_session_attrs" in caplog.text, "the reason")
+    assert shop.title() == "old"
+    write(server.url, "update shelf set title = 'new'")
+    wait_until(lambda: shop.title() == "new", "the end of its time", 5)
+    assert not shop.is_confirmed()
+    opened.close()
+    opened = postgres.open(f"{several}&target_session_attrs=read-write", workers=1, hosts=1)
+    wait_until(Shop(opened, opened.feed()).is_confirmed, "the listener")
+    opened.close()
+
+
 def _ask_postgres(conn: Connection) -> bool:
     with conn.cursor() as cursor:
         cursor.execute("select true")

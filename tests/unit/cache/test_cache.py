@@ -15,6 +15,7 @@ import pytest
 from gevent.event import Event
 
 from greenline.cache import Cache, NotKept
+from greenline.cache.cache import RETRY_S
 from greenline.cache.flight import NotShared
 from greenline.errors import DeadlineExceeded, StoreDown
 from greenline.hub import deadline
@@ -217,14 +218,20 @@ def test_a_stale_value_is_returned_while_one_loads(clock: Clock) -> None:
 def test_a_stale_value_stays_if_its_load_beside_fails(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a line in the log; the next one tries again."""
+    """With a line in the log; it is tried again after a pause, and not at each call."""
     cache, load = Cache(MB, 10, stale_s=5, clock=clock), Loads()
     cache.get_or_load("k", load)
     clock.now_s, load.error = 11.0, StoreDown()
     assert cache.get_or_load("k", load) == "load 1"
     wait_until(lambda: "no new value" in caplog.text, "the line")
+    for clock.now_s in (11.1, 11.9):
+        assert cache.get_or_load("k", load) == "load 1"
+        gevent.sleep(0.01)  # a load of its own would begin
+        assert load.count == 2
+    clock.now_s = 11.1 + RETRY_S
     assert cache.get_or_load("k", load) == "load 1"
     wait_until(lambda: load.count == 3, "another try")
+    assert cache.stats()["stale"] == 4
 
 
 def test_a_stale_value_replaces_an_error(clock: Clock) -> None:

@@ -1,5 +1,6 @@
 """greenline.hub.taken_socket: the first send of an application is noted."""
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,6 +40,19 @@ def test_a_socket_is_taken_by_the_first_send(
     assert taken_socket.is_taken(near)
     assert type(near) is own
     assert far.recv(10) == b"x"
+
+
+@pytest.mark.parametrize("name", ["dup", "detach"])
+def test_a_socket_that_is_handed_out_is_taken(name: str, ends: tuple[Any, Any]) -> None:
+    """The application may send over a duplicate."""
+    near = ends[0]
+    taken_socket.watch(near)
+    handed_out = getattr(near, name)()
+    assert taken_socket.is_taken(near)
+    if name == "dup":
+        handed_out.close()
+    else:
+        os.close(handed_out)
 
 
 def test_a_method_that_the_application_keeps_sends_more_than_once(ends: tuple[Any, Any]) -> None:
