@@ -36,7 +36,7 @@ from greenline.telemetry import counters
 
 log = logging.getLogger(__name__)
 
-RETRY_S, MAX_FAILED = 1.0, 1_000
+RETRY_S, MAX_FAILED, MAX_INVALIDATED = 1.0, 1_000, 1_000
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,8 +110,10 @@ class Cache:
         self._functions = count()
         if feed is not None:
             feed.attach(self)
-        # When anything was invalidated last: what was before the feed was read is not known.
-        self._invalidated_s = clock()
+        # When each key or tag was invalidated last, and everything else at the latest: what was
+        # before the feed was read is not known.
+        self._invalidated_s: dict[str, float] = {}
+        self._all_invalidated_s = clock()
         _count(self)
         _caches.add(self)
 
@@ -291,7 +293,8 @@ class Cache:
         if key is None and tag is None:
             raise TypeError("invalidate() needs a key or a tag; clear() forgets everything")
         with self._lock:
-            self._invalidated_s = self._clock()
+            if self._shared is not None:
+                self._note_invalidation(key, tag)
             self._statistics.invalidations += 1
             keys = self._entries.tagged(tag)
             if key is not None:
@@ -305,7 +308,7 @@ class Cache:
     def clear(self) -> None:
         """Forget all values; also those that are loaded now."""
         with self._lock:
-            self._invalidated_s = self._clock()
+            self._all_invalidated_s = self._clock()
             self._statistics.invalidations += 1
             self._entries.clear()
             for flight in self._flights.values():
@@ -396,7 +399,7 @@ class Cache:
         """Load, or take what another worker of the host loads at this moment."""
         shared_key = f"{self._release}{key}"
         with shared.turn(shared_key) as found:
-            if found is not None and self._is_usable(found):
+            if found is not None and self._is_usable(found, key, flight.tags):
                 self._statistics.shared += 1
                 note("collapsed")
                 flight.begun_s, flight.kept = found.begun_s, found.kept
@@ -409,14 +412,26 @@ class Cache:
                 shared.publish(shared_key, Loaded(flight.kept, flight.begun_s, flight.ttl_s))
             return value
 
-    def _is_usable(self, found: Loaded) -> bool:
+    def _note_invalidation(self, *names: str | None) -> None:
+        now_s = self._clock()
+        if len(self._invalidated_s) >= MAX_INVALIDATED:
+            self._invalidated_s.clear()
+            self._all_invalidated_s = now_s
+        for name in names:
+            if name is not None:
+                self._invalidated_s[name] = now_s
+
+    def _is_usable(self, found: Loaded, key: str, tags: Collection[str]) -> bool:
         """Return whether a value that another worker has loaded is one that this one might have."""
         confirmed_s = self._pull()
-        now_s = self._clock()
-        return (
+        with self._lock:
+            now_s = self._clock()
             # What this worker has seen invalidated since may be missing in it.
-            found.begun_s > self._invalidated_s and self._may_wait_for(found, now_s, confirmed_s)
-        )
+            last_s = max(
+                self._all_invalidated_s,
+                *(self._invalidated_s.get(name, 0.0) for name in (key, *tags)),
+            )
+        return found.begun_s > last_s and self._may_wait_for(found, now_s, confirmed_s)
 
     def _end(self, key: str, flight: Flight, error: BaseException | None = None) -> None:
         with self._lock:

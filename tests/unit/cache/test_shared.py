@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+import msgspec
 import pytest
 
 from greenline.cache import Cache, shared
@@ -57,7 +58,7 @@ class Worker:
                 raise value
             return value
 
-        return self.cache.get_or_load("k", load, note=self.noted.append)
+        return self.cache.get_or_load("k", load, tags=["t"], note=self.noted.append)
 
 
 @pytest.fixture
@@ -119,14 +120,50 @@ def test_a_value_that_is_too_large_is_loaded_by_each(workers: list[Worker]) -> N
     assert sum(each.loads for each in workers) == 4
 
 
-def test_what_was_invalidated_since_is_loaded_again(workers: list[Worker]) -> None:
+@pytest.mark.parametrize(
+    "invalidate",
+    [
+        lambda cache: cache.invalidate("k"),
+        lambda cache: cache.invalidate(tag="t"),
+        lambda cache: cache.clear(),
+        lambda cache: [cache.invalidate(f"key {number}") for number in range(MAX_INVALIDATED + 1)],
+    ],
+    ids=["key", "tag", "all", "more than are remembered"],
+)
+def test_what_was_invalidated_since_is_loaded_again(
+    workers: list[Worker], invalidate: Callable[[Cache], object]
+) -> None:
     """A worker that has seen a write takes no value whose load began before."""
     one, other = workers[:2]
     loading = gevent.spawn(one.get, "old", 0.2)
     wait_until(lambda: one.loads, "the load")
-    other.cache.invalidate("another key")
+    invalidate(other.cache)
     assert other.get("new") == "new"
     assert loading.get() == "old"
+
+
+def test_what_invalidates_another_key_changes_nothing(workers: list[Worker]) -> None:
+    """The load of one worker is that of the others."""
+    one, other = workers[:2]
+    loading = gevent.spawn(one.get, "old", 0.2)
+    wait_until(lambda: one.loads, "the load")
+    other.cache.invalidate("another key", tag="another tag")
+    assert other.get("new") == loading.get() == "old"
+
+
+def test_what_cannot_be_pickled_is_loaded_by_each(workers: list[Worker]) -> None:
+    """It is kept by none, or as it is; the one that loads has no error of the others."""
+
+    class Local(msgspec.Struct, frozen=True):
+        name: str
+
+    assert together(workers, Local("x")) == [Local("x")] * 4
+    assert sum(each.loads for each in workers) == 4
+
+
+def test_a_key_is_any_text(workers: list[Worker]) -> None:
+    """A lone surrogate as well, which a path may have."""
+    assert workers[0].cache.get_or_load("\udce4", lambda: 1) == 1
 
 
 def test_the_end_of_the_worker_that_loads_costs_its_detection(
@@ -153,6 +190,7 @@ patch_all()
 import gevent, os, sys
 from pathlib import Path
 from greenline.cache import Cache
+from greenline.cache.cache import MAX_INVALIDATED
 from greenline.cache.shared import SharedLoads
 folder = Path({str(tmp_path)!r})
 cache = Cache(1 << 20, 60)
