@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from greenline.cache import Cache, shared
+from greenline.cache.cache import MAX_INVALIDATED
 from greenline.cache.shared import (
     MAX_RECORD_BYTES,
     RING_BYTES,
@@ -190,7 +191,6 @@ patch_all()
 import gevent, os, sys
 from pathlib import Path
 from greenline.cache import Cache
-from greenline.cache.cache import MAX_INVALIDATED
 from greenline.cache.shared import SharedLoads
 folder = Path({str(tmp_path)!r})
 cache = Cache(1 << 20, 60)
