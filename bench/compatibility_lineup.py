@@ -1036,7 +1036,7 @@ LIBRARIES = (
             "http", ask_twilio, open_twilio),
     Library(
         "grpcio", ("grpc",), "https://grpc.github.io/grpc/python/grpc.html",
-        "deaf", ask_grpc, note="grpc.aio blocks the hub for ever",
+        "deaf", ask_grpc,
     ),
     Library("pika", ("pika",), "https://pika.readthedocs.io/en/stable/modules/adapters/blocking.html",
             "deaf", ask_pika),

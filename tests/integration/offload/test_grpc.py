@@ -88,6 +88,40 @@ def test_calls_wait_side_by_side(port: str, where: list[str]) -> None:
     assert done.stdout == SAID, done.stderr
 
 
+ASYNCHRONOUS = """
+from greenline.patch import patch_all; patch_all()
+import asyncio, sys, time
+import gevent
+import grpc.aio
+
+async def ask(seconds, **more):
+    async with grpc.aio.insecure_channel("127.0.0.1:" + sys.argv[1]) as channel:
+        return await channel.unary_unary("/once")(seconds, timeout=20, **more)
+
+async def some():
+    return await asyncio.gather(*[ask(b"1") for _ in range(5)])
+
+begun_s = time.monotonic()
+views = [gevent.spawn(lambda: asyncio.run(some())) for _ in range(4)]
+turns = 0
+while not all(view.ready() for view in views):
+    gevent.sleep(0.01)
+    turns += 1
+took_s = time.monotonic() - begun_s
+print({answer for view in views for answer in view.get()}, took_s < 3, turns > 20)
+print(grpc.insecure_channel("127.0.0.1:" + sys.argv[1]).unary_unary("/once")(b"0", timeout=20))
+"""
+
+
+def test_asynchronous_calls_wait_side_by_side(port: str) -> None:
+    """In views that run a loop each, beside other greenlets, and calls that are not."""
+    done = subprocess.run(
+        [sys.executable, "-c", ASYNCHRONOUS, port],
+        cwd=CHECKOUT, env=environ({}), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "{b'done'} True True\nb'done'\n", done.stderr
+
+
 def test_a_package_of_the_applications_own_with_this_name_is_left_alone(tmp_path: Path) -> None:
     """It is imported as ever."""
     (tmp_path / "grpc").mkdir()
