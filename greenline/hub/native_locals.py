@@ -46,8 +46,8 @@ def install() -> None:
 
     :raises LatePatching: this Python keeps them elsewhere.
     """
-    of_thread = _dict_of_thread()
-    probe = _native()()
+    of_thread, native = _dict_of_thread(), _native()
+    probe = native()
     probe.value = 1
     if of_thread.pop(_key(probe), None) is None or hasattr(probe, "value"):
         raise LatePatching("this Python keeps the values of thread-locals in an unknown place")
@@ -55,7 +55,7 @@ def install() -> None:
     kept = {
         _key(each)
         for each in inherited.objects()
-        if issubclass(type(each), _native()) and type(each).__module__.startswith("gevent.")
+        if issubclass(type(each), native) and type(each).__module__.startswith("gevent.")
     }
     kept |= {_key(value) for name, value in _globals() if name.startswith(OURS)}
 
