@@ -49,8 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def files(session: pytest.Session) -> list[str]:
     """Return the paths of the files with tests: large ones first, those of unit tests last."""
-    # At the end the others would wait for the process that has a long one. Long ones are in
-    # tests/e2e and in tests/integration/tune, so the others come in the reverse order.
+    # At the end the others would wait for the process that has a long one. The tuner's tests are
+    # such a file, and the last but for the unit tests: hence the reverse order.
     counts = Counter(str(item.path) for item in session.items)
     units = str(session.config.rootpath / "tests" / "unit")
     order = {path: (counts[path] < LARGE, path.startswith(units)) for path in reversed(counts)}

@@ -99,7 +99,6 @@ class Cache:
         self._clock = clock
         self._feed = feed
         self._shared = None if shared_loads is None else SharedLoads(shared_loads)
-        self.shares_loads = shared_loads is not None
         self._release = release
         self._statistics = statistics = CacheStatistics()
         self._lock = threading.Lock()
@@ -126,6 +125,11 @@ class Cache:
 
     def __bool__(self) -> bool:
         return True  # also when it is empty: "cache or another" means this one
+
+    @property
+    def shares_loads(self) -> bool:
+        """Whether a load is one for several workers of the host."""
+        return self._shared is not None
 
     def stats(self) -> dict[str, int]:
         """Return the counts since the cache was made, and its present size."""
@@ -182,13 +186,13 @@ class Cache:
                 age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
                 flight = self._flights.get(key)
                 loads = flight is None or not self._may_wait_for(flight, now_s, confirmed_s)
-                is_early = 0 <= age_s < self.stale_s and now_s < self._retry_s.get(key, 0.0)
+                # Its last load has failed a moment ago.
+                if 0 <= age_s < self.stale_s and now_s < self._retry_s.get(key, 0.0):
+                    loads = False
                 if age_s < 0:
                     self._statistics.hits += 1
-                elif is_early:
-                    self._statistics.stale += 1
                 else:
-                    if flight is None or loads:
+                    if loads:
                         if flight is not None:
                             flight.is_valid = False  # nothing invalidates it from now on
                         fresh_s = self.ttl_s if ttl_s is None else ttl_s
@@ -201,15 +205,12 @@ class Cache:
             if entry is not None and age_s < 0:
                 note("hit")
                 return entry.kept.value()  # type: ignore[no-any-return]
-            if entry is not None and is_early:
-                note("stale")
-                return entry.kept.value()  # type: ignore[no-any-return]
-            assert flight is not None  # noqa: S101 # nosec B101
             if entry is not None and age_s < self.stale_s:
-                if loads:
+                if flight is not None and loads:
                     self._load_apart(key, flight, load)
                 note("stale")
                 return entry.kept.value()  # type: ignore[no-any-return]
+            assert flight is not None  # noqa: S101 # nosec B101
             try:
                 if loads:
                     return self._load(key, flight, load, note)

@@ -131,7 +131,12 @@ def cached(
                         raise
                     mine.append(error)
                     raise NotShared(forgets=code < 500) from error
-                return _stored(response, allowed, begun_s, scope is not None)
+                stored = _stored(response, allowed, begun_s, scope is not None)
+                if response.status_code >= 500:
+                    raise NotShared(forgets=False) if stored is None else _Failed(stored)
+                if stored is not None:
+                    response.headers[STATUS] += "; stored"
+                return stored
 
             try:
                 stored = cache.get_or_load(key, load, tags=tags, ttl_s=ttl_s, note=note)
@@ -140,8 +145,7 @@ def cached(
                 if not error.forgets and (kept := cache.kept_for_an_error(key)) is not None:
                     stored, came = kept.value(), "stale"
             except _Failed as failed:
-                failure = next((each for each in mine if isinstance(each, Response)), None)
-                return failure or _again(failed.stored, environ, came, 0.0)
+                stored = failed.stored
             if mine and (came != "stale" or stored is None):
                 if isinstance(mine[0], HTTPException):
                     raise mine[0]
@@ -219,10 +223,9 @@ def _stored(
     response: flask.Response, allowed: set[str], begun_s: float, is_scoped: bool
 ) -> Stored | None:
     """
-    Return what is kept of a response, None if it is for its client alone.
+    Return what others may get of a response, None if it is for its client alone.
 
     :raises NotShared: this one is not kept, and the next one may be.
-    :raises _Failed: the same, and it is an error of the server for all that wait.
     """
     headers, session, code = response.headers, request_ctx._session, response.status_code
     if code not in KEPT_STATUSES and code < 500:
@@ -239,20 +242,13 @@ def _stored(
         # With a scope the view may read the session, and must not change it.
         or (session is not None and (session.modified if is_scoped else session.accessed))
     ):
-        if code >= 500:
-            raise NotShared(forgets=False)
         return None
     if code == 200 and "ETag" not in headers:
         response.add_etag()
-    if code < 500:
-        headers[STATUS] = f"{headers[STATUS]}; stored"
     left_out = ("content-length", "date", "server", STATUS.lower())
     kept = [each for each in headers if not is_hop_by_hop_header(each[0])]
     kept = [each for each in kept if each[0].lower() not in left_out]
-    stored = response.status, code, tuple(kept), response.get_data(), begun_s
-    if code >= 500:
-        raise _Failed(stored)
-    return stored
+    return response.status, code, tuple(kept), response.get_data(), begun_s
 
 
 def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:

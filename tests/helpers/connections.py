@@ -9,6 +9,7 @@ import json
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -19,6 +20,11 @@ from tests.helpers.support import CHECKOUT
 from tests.helpers.watch import sockets
 
 PAUSE_S = 0.001
+
+
+def drivers_threads() -> set[threading.Thread]:
+    """Return the threads of pymongo in this process, of the clients of other tests as well."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("pymongo")}
 
 
 class Connections:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from greenline.errors import PoolTimeout, StoreDown
 from greenline.mongo.client import Mongo, server_of
 from greenline.mongo.permits import Permits
 from greenline.slots import SlotTable
+from tests.helpers.connections import drivers_threads
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import CHECKOUT, wait_until
 
@@ -74,10 +74,6 @@ def worker(
 def size_of(mongo: Mongo) -> int:
     with mongo.database() as database:
         return int(database.client.options.pool_options.max_pool_size)
-
-
-def drivers_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("pymongo")}
 
 
 def test_a_new_generation_is_ready_with_one_connection_and_grows_when_the_old_is_gone(

@@ -5,7 +5,6 @@ import logging
 import os
 import random
 import re
-import threading
 from time import monotonic
 from typing import Any
 
@@ -16,6 +15,7 @@ from embedded.mongo import Mongo as Server
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
 from greenline.mongo.limits import read_max_connections
 from greenline.mongo.options import MIN_POOL_SIZE
+from tests.helpers.connections import drivers_threads
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import wait_until
 from tests.integration.conftest import Connect, First, first_by_command, first_by_cursor
@@ -218,10 +218,6 @@ def test_killed_greenlets_neither_lock_nor_leak(
     mongo_proxy.pass_on()
     gevent.joinall(holding, timeout=40, raise_error=True)
     assert all(greenlet.dead for greenlet in holding)
-
-
-def drivers_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("pymongo")}
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["well", "deaf"])
