@@ -160,6 +160,7 @@ def test_what_cannot_be_pickled_is_loaded_by_each(workers: list[Worker]) -> None
 
     assert together(workers, Local("x")) == [Local("x")] * 4
     assert sum(each.loads for each in workers) == 4
+    assert [each.cache.stats()["failures"] for each in workers] == [0] * 4
 
 
 def test_a_key_is_any_text(workers: list[Worker]) -> None:
