@@ -3,7 +3,8 @@ Keep values by key in the memory of one worker, and let one caller load a key fo
 
 A value is as old as its load, from the beginning of that: what was written after the load began may
 be missing in it. So a value whose key or tag is invalidated while it is loaded is not kept, and a
-caller that asks afterwards begins a load of its own.
+caller that asks afterwards gets that of a next load, which begins when this one has ended: however
+many writes there are, a key is loaded by one at a time.
 """
 
 import logging
@@ -12,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection
 from functools import wraps
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from itertools import count
 from math import inf
 from time import monotonic
@@ -37,6 +38,7 @@ from greenline.telemetry import counters
 log = logging.getLogger(__name__)
 
 RETRY_S, MAX_FAILED, MAX_INVALIDATED = 1.0, 1_000, 1_000
+MAX_WAIT_S = 5.0  # for the end of a load that was invalidated: it may be stuck
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -104,6 +106,8 @@ class Cache:
         self._lock = threading.Lock()
         self._entries = Entries(max_bytes, statistics)
         self._flights: dict[str, Flight] = {}
+        # Those that were invalidated and have not ended.
+        self._invalid: dict[str, Flight] = {}
         # When a stale value may be loaded again whose last load has failed.
         self._retry_s: dict[str, float] = {}
         self._functions = count()
@@ -180,7 +184,7 @@ class Cache:
             # does what a value runs when it is unpickled.
             with self._lock:
                 now_s = self._clock()
-                entry = self._entries.get(key)
+                entry = self._entries.find(key)
                 if entry is not None and not self._is_current(entry, now_s, confirmed_s):
                     entry = None
                 age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
@@ -196,7 +200,8 @@ class Cache:
                         if flight is not None:
                             flight.is_valid = False  # nothing invalidates it from now on
                         fresh_s = self.ttl_s if ttl_s is None else ttl_s
-                        flight = self._flights[key] = Flight(tags, now_s, fresh_s)
+                        after = self._invalid.get(key)
+                        flight = self._flights[key] = Flight(tags, now_s, fresh_s, after)
                         self._statistics.loads += 1
                     if age_s < self.stale_s:
                         self._statistics.stale += 1
@@ -236,7 +241,8 @@ class Cache:
 
         The arguments must be of types that cannot change, such as str and int. :meth:`invalidate`
         takes the key that the function's ``key()`` returns for arguments. With arguments that make
-        a longer key than a cache has the function is called each time.
+        a longer key than a cache has the function is called each time. A coroutine function is a
+        TypeError.
 
         :param tags: as of :meth:`get_or_load`.
         :param ttl_s: as of :meth:`get_or_load`.
@@ -245,6 +251,8 @@ class Cache:
 
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
             name = f"{function.__module__}.{function.__qualname__}"
+            if iscoroutinefunction(function):
+                raise TypeError(f"{name} is a coroutine function: its coroutines cannot be kept")
             if self._shared is not None and "<" in function.__qualname__:
                 raise TypeError(
                     f"{name} may be another function in another worker: with shared_loads give it a"
@@ -297,14 +305,11 @@ class Cache:
             if self._shared is not None:
                 self._note_invalidation(key, tag)
             self._statistics.invalidations += 1
-            keys = self._entries.tagged(tag)
             if key is not None:
-                keys.add(key)
-            for each in keys:
-                self._entries.pop(each, None)
-            # A caller that waits for such a load asked before the write; a later one loads.
-            for each in [k for k, f in self._flights.items() if k == key or tag in f.tags]:
-                self._flights.pop(each).is_valid = False
+                self._entries.pop(key, None)
+            if tag is not None:
+                self._entries.invalidate(tag)
+            self._leave([k for k, f in self._flights.items() if k == key or tag in f.tags])
 
     def clear(self) -> None:
         """Forget all values; also those that are loaded now."""
@@ -312,9 +317,14 @@ class Cache:
             self._all_invalidated_s = self._clock()
             self._statistics.invalidations += 1
             self._entries.clear()
-            for flight in self._flights.values():
+            self._leave(list(self._flights))
+
+    def _leave(self, keys: Collection[str]) -> None:
+        """Keep nothing of those loads of *keys* that have begun; the next callers wait for none."""
+        for key in keys:
+            if self._flights[key].has_begun:
+                flight = self._invalid[key] = self._flights.pop(key)
                 flight.is_valid = False
-            self._flights.clear()
 
     def _pull(self) -> float:
         """Invalidate what the database has announced; return what :meth:`Feed.pull` returns."""
@@ -336,7 +346,7 @@ class Cache:
         """Return what may be returned in place of the error of a load that has ended now."""
         confirmed_s = self._pull()
         with self._lock:
-            now_s, entry = self._clock(), self._entries.get(key)
+            now_s, entry = self._clock(), self._entries.find(key)
             if (
                 entry is None
                 or not self._is_current(entry, now_s, confirmed_s)
@@ -371,6 +381,8 @@ class Cache:
         flight.loader = threading.get_ident()
         try:
             note("miss")
+            if flight.after is not None:
+                self._begin(flight, flight.after)
             if self._shared is None:
                 value = self._loaded(key, flight, load)
             else:
@@ -380,6 +392,13 @@ class Cache:
             raise
         self._end(key, flight)
         return value
+
+    def _begin(self, flight: Flight, after: Flight) -> None:
+        """Begin to load when the load before it has ended."""
+        if after.loader != flight.loader:  # one that asks for its own key cannot wait for itself
+            after.wait_for_end(MAX_WAIT_S)
+        with self._lock:
+            flight.begun_s, flight.after = self._clock(), None
 
     def _loaded(self, key: str, flight: Flight, load: Callable[[], T]) -> T:
         value = load()
@@ -441,22 +460,24 @@ class Cache:
                     self._entries.pop(key, None)
             elif error is not None:
                 self._statistics.failures += 1
-            if self._flights.get(key) is flight:  # not one that began after an invalidation
-                del self._flights[key]
+            for flights in (self._flights, self._invalid):
+                if flights.get(key) is flight:  # not one that began after an invalidation
+                    del flights[key]
         flight.error = error
         flight.end()
 
     def _keep(self, key: str, flight: Flight, kept: Kept, ttl_s: float) -> None:
-        entry = made(key, kept, flight.begun_s, ttl_s, flight.tags)
+        tags = flight.tags
+        entry = made(key, kept, flight.begun_s, ttl_s, tags)
         with self._lock:
             if not flight.is_valid:
                 return
-            fits = self._entries.fits(entry)
+            fits = self._entries.fits(entry, tags)
             self._statistics.too_large += not fits
             if not fits or ttl_s == 0:
                 self._entries.pop(key, None)
                 return
-            self._entries[key] = entry
+            self._entries.keep(key, entry, tags)
 
 
 def _count(cache: Cache) -> None:
@@ -474,7 +495,7 @@ def _forget_flights() -> None:
     # In a forked child no greenlet goes on that loads, or that holds the lock.
     for cache in list(_caches):
         cache._lock = threading.Lock()
-        cache._flights = {}
+        cache._flights, cache._invalid = {}, {}
 
 
 os.register_at_fork(after_in_child=_forget_flights)

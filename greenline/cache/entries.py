@@ -11,23 +11,34 @@ from greenline.cache.values import Kept
 
 # Memory of an entry beside its key and value: objects of this module, dicts of cachetools; of its
 # place at a tag; and of a tag, however many have it, beside its text.
-ENTRY_BYTES, PLACE_BYTES, TAG_BYTES = 375, 60, 205
+ENTRY_BYTES, PLACE_BYTES, TAG_BYTES = 385, 8, 170
+
+
+class Tag:
+    """A tag, until it is invalidated; afterwards another one has its text."""
+
+    __slots__ = ("entries", "is_valid", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.entries = 0
+        self.is_valid = True
 
 
 class Entry(NamedTuple):
-    """A kept value: what is kept, when its load began, its tags, and its memory in bytes."""
+    """A kept value: what is kept, when its load began, its memory in bytes, and its tags."""
 
     kept: Kept
     begun_s: float
     ttl_s: float
-    tags: Collection[str]
     size_bytes: int
+    tags: tuple[Tag, ...] = ()
 
 
 def made(key: str, kept: Kept, begun_s: float, ttl_s: float, tags: Collection[str]) -> Entry:
     """Return the entry of *key*, with its memory."""
     size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + PLACE_BYTES * len(tags)
-    return Entry(kept, begun_s, ttl_s, tags, size_bytes)
+    return Entry(kept, begun_s, ttl_s, size_bytes)
 
 
 class Entries(LRUCache):  # type: ignore[type-arg]
@@ -41,47 +52,59 @@ class Entries(LRUCache):  # type: ignore[type-arg]
     def __init__(self, max_bytes: int, statistics: CacheStatistics) -> None:
         super().__init__(max_bytes, lambda entry: entry.size_bytes)
         self._statistics = statistics
-        # By tag, its text and the keys: a set of them would take more memory.
-        self._tags: dict[str, tuple[str, dict[str, None]]] = {}
+        self._tags: dict[str, Tag] = {}
         self._tags_bytes = 0
 
-    def __setitem__(self, key: str, entry: Entry) -> None:
+    def find(self, key: str) -> Entry | None:
+        """Return the entry of *key* if none of its tags was invalidated."""
+        entry: Entry | None = self.get(key)
+        if entry is not None:
+            for tag in entry.tags:
+                if not tag.is_valid:
+                    del self[key]
+                    return None
+        return entry
+
+    def keep(self, key: str, entry: Entry, tags: Collection[str]) -> None:
+        """Keep *entry*, which fits; others make room for it."""
         self.pop(key, None)  # with its tags, which may be others
-        texts = []
-        for tag in entry.tags:
-            if tag not in self._tags:
-                self._tags[tag] = tag, {}
-                self._tags_bytes += _bytes_of_tag(tag)
-            text, keys = self._tags[tag]
-            keys[key] = None
-            texts.append(text)
-        # All entries that have a tag have one text of it.
-        super().__setitem__(key, entry._replace(tags=tuple(texts)))
-        # Not this one, if it fits.
+        self[key] = entry._replace(tags=tuple(map(self._tag, tags)))
+        # Not this one, which is the last used one.
         while self.size_bytes() > self.maxsize:
             self.popitem()
 
-    def fits(self, entry: Entry) -> bool:
+    def fits(self, entry: Entry, tags: Collection[str]) -> bool:
         """Return whether *entry* is kept if all others make room for it."""
-        return bool(entry.size_bytes + sum(map(_bytes_of_tag, entry.tags)) <= self.maxsize)
+        return bool(entry.size_bytes + sum(map(_bytes_of_tag, tags)) <= self.maxsize)
 
-    def tagged(self, tag: str | None) -> set[str]:
-        """Return the keys of the entries that have *tag*."""
-        return set(self._tags[tag][1]) if tag in self._tags else set()
+    def invalidate(self, tag: str) -> None:
+        """Forget the entries that have *tag*."""
+        # However many they are, it takes one step: each goes when it is looked up, or makes room.
+        if (found := self._tags.pop(tag, None)) is not None:
+            found.is_valid = False
 
     def size_bytes(self) -> int:
         """Return the memory of the entries and of their tags."""
         return int(self.currsize) + self._tags_bytes
 
+    def _tag(self, text: str) -> Tag:
+        """Return the tag of an entry that is added."""
+        tag = self._tags.get(text)
+        if tag is None:
+            tag = self._tags[text] = Tag(text)
+            self._tags_bytes += _bytes_of_tag(text)
+        tag.entries += 1
+        return tag
+
     def __delitem__(self, key: str) -> None:
         entry = LRUCache.__getitem__(self, key)
         super().__delitem__(key)
         for tag in entry.tags:
-            _, keys = self._tags[tag]
-            del keys[key]
-            if not keys:
-                del self._tags[tag]
-                self._tags_bytes -= _bytes_of_tag(tag)
+            tag.entries -= 1
+            if not tag.entries:
+                self._tags_bytes -= _bytes_of_tag(tag.text)
+                if tag.is_valid:
+                    del self._tags[tag.text]
 
     def popitem(self) -> Any:
         self._statistics.evictions += 1

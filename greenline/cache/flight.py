@@ -30,11 +30,17 @@ class Flight:
     :param tags: of the value.
     :param begun_s: when it began, float monotonic seconds.
     :param ttl_s: seconds from then on for which the value is fresh, float.
+    :param after: one of the same key that has to end first. Default None: the load has begun.
     """
 
-    __slots__ = ("_ended", "begun_s", "error", "is_valid", "kept", "loader", "tags", "ttl_s")
+    __slots__ = (
+        "_ended", "after", "begun_s", "error", "is_valid", "kept", "loader", "tags", "ttl_s"
+    )  # fmt: skip
 
-    def __init__(self, tags: Collection[str], begun_s: float, ttl_s: float) -> None:
+    def __init__(
+        self, tags: Collection[str], begun_s: float, ttl_s: float, after: "Flight | None" = None
+    ) -> None:
+        self.after = after
         self.tags = tags
         self.begun_s = begun_s
         self.ttl_s = ttl_s
@@ -44,9 +50,24 @@ class Flight:
         self.error: BaseException | None = None
         self._ended = threading.Event()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether what is written now may be missing in the value."""
+        return self.after is None
+
     def end(self) -> None:
         """Let the waiting callers go on."""
         self._ended.set()
+
+    def wait_for_end(self, max_s: float) -> None:
+        """
+        Wait until the load has ended, however that is, or *max_s* seconds.
+
+        :raises DeadlineExceeded: the caller's own deadline passed first.
+        """
+        left_s = deadline.remaining(max_s)
+        if not self._ended.wait(left_s) and left_s != max_s:
+            raise DeadlineExceeded
 
     def wait(self) -> Kept | None:
         """

@@ -65,6 +65,7 @@ class Checker:
         # The versions that were acknowledged, with the moment and the worker, in this order.
         self._acknowledged: dict[Key, list[tuple[float, int, str]]] = defaultdict(list)
         self.names: dict[str, tuple[Key, int]] = {}  # of authors: which one's, and its version
+        self.books: dict[Key, Key] = {}  # of authors: one that shows the name
         self._made: dict[Key, tuple[float, str]] = {}
 
     def is_done(self) -> bool:
@@ -148,12 +149,16 @@ class Client:
                 checker.wrote((kind, item_id), answer[0]["version"], answer[1])
                 if kind == "authors":
                     checker.names[name] = (kind, item_id), answer[0]["version"]
+                    # At once, and over the connection to the same worker.
+                    self._read(*checker.books[kind, item_id])
             return
         if chance.random() < MADE:
             self._make_or_delete(chance)
             return
-        asked_s = time.monotonic()
-        is_page = chance.random() < 0.1
+        self._read(kind, item_id, is_page=chance.random() < 0.1)
+
+    def _read(self, kind: str, item_id: int | str, *, is_page: bool = False) -> None:
+        checker, asked_s = self._checker, time.monotonic()
         path = f"/{kind}?order=-id&limit=100" if is_page else f"/{kind}/{item_id}"
         answer = self.ask("GET", path)
         if answer is None:
@@ -245,6 +250,7 @@ def checker() -> Checker:
 def keys(stage: Stage, checker: Checker) -> list[Key]:
     """New books, their authors, and new products."""
     made: list[Key] = []
+    books: dict[str, Key] = {}
     with closing(Client(stage.running.port, Checker())) as client:
         for number in range(ITEMS):
             for kind, body in (
@@ -254,12 +260,14 @@ def keys(stage: Stage, checker: Checker) -> list[Key]:
                 answer = client.ask("POST", f"/{kind}", body)
                 assert answer is not None
                 made.append((kind, answer[0]["id"]))
+            books[f"author {number}"] = made[-2]
         authors = client.ask("GET", "/authors?limit=100")
         assert authors is not None
         assert len(authors[0]["items"]) == ITEMS
         for item in authors[0]["items"]:
             made.append(("authors", item["id"]))
             checker.names[item["name"]] = made[-1], item["version"]
+            checker.books[made[-1]] = books[item["name"]]
     random.Random(0).shuffle(made)
     return made
 
@@ -295,6 +303,33 @@ def write_products(uri: str, checker: Checker, keys: list[Key]) -> None:
                 )
                 checker.wrote((kind, item_id), written["version"], "none")
                 gevent.sleep(PAUSE_S)
+
+
+def test_the_checker_finds_what_contradicts_an_acknowledged_write(checker: Checker) -> None:
+    book: Key = ("books", 1)
+    checker.wrote(book, 1, "a")
+    before_s = time.monotonic()
+    checker.wrote(book, 2, "a")
+    checker.made(("books", 2), "a")
+    now_s = time.monotonic()
+    late_s = now_s + MAX_STALE_S + 0.1
+    checker.read(book, 1, "a", before_s)
+    checker.read(book, 1, "b", now_s)
+    checker.read(book, 2, "a", late_s)
+    checker.read_page("books", set(), "b", now_s)
+    checker.read_page("products", set(), "a", late_s)
+    assert checker.violations == []
+    for number, read in enumerate(
+        [
+            lambda: checker.read(book, 1, "a", now_s),
+            lambda: checker.read(book, 1, "b", late_s),
+            lambda: checker.read_page("books", {1}, "a", now_s),
+            lambda: checker.read_page("books", {1}, "b", late_s),
+        ],
+        1,
+    ):
+        read()
+        assert len(checker.violations) == number
 
 
 @pytest.mark.timeout(1_200)

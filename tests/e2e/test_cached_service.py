@@ -2,15 +2,18 @@
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
+import gevent
 import psycopg2
 import pytest
 from pymongo import MongoClient
 
-from tests.helpers.support import Answer, Databases, Service, run, service, wait_until
+from embedded.mongo import Mongo
+from tests.helpers.support import LIMIT_S, Answer, Databases, Service, run, service, wait_until
 
 WORKERS = 2
 PRODUCT = {
@@ -214,3 +217,46 @@ def test_writes_of_other_programs_are_seen(shop: Shop, book: int, statement: str
 
 def test_without_the_setting_nothing_says_so(api: Service) -> None:
     assert "Cache-Status" not in api.ask("GET", "/books/1").headers
+
+
+def test_a_page_that_both_workers_want_is_loaded_once(shop: Shop) -> None:
+    path = f"/books?title={time.monotonic_ns()}"
+    with closing(psycopg2.connect(shop.database)) as conn:
+        with conn.cursor() as cursor:
+            cursor.execute("lock table books in access exclusive mode")
+        asking = [gevent.spawn(shop.ask, "GET", path) for _ in range(20)]
+        with conn.cursor() as cursor:
+            wait_until(lambda: _waits_for_books(cursor), "the load")
+        # The others ask meanwhile: nothing shows that all of them wait.
+        gevent.sleep(0.5)
+        conn.rollback()
+        answers = [job.get(timeout=LIMIT_S) for job in asking]
+    assert {worker for _, worker, _ in answers} == set(map(str, shop.running.workers()))
+    found = Counter(where for _, _, where in answers)
+    assert found == {"fwd=miss": 1, "fwd=miss; collapsed": 19}
+
+
+def _waits_for_books(cursor: Any) -> bool:
+    cursor.execute("select from pg_locks where relation = 'books'::regclass and not granted")
+    return bool(cursor.fetchall())
+
+
+def test_a_service_whose_tables_announce_nothing_is_not_ready(
+    empty_database: str, mongo: Mongo
+) -> None:
+    """Until they do; and nothing is kept that is read from a secondary."""
+    uri = f"{mongo.url.partition('?')[0]}?readPreference=secondaryPreferred"
+    databases = Databases(empty_database, uri).environ
+    run(["flask", "db", "upgrade", "sample"], databases)
+    with service({**databases, "GREENLINE_CACHE_BYTES": "1000000"}, wait=False) as running:
+        wait_until(running.is_alive, "the service")
+        wait_until(
+            lambda: not running.is_ready() and "do not announce their writes" in running.log,
+            "the reason",
+        )
+        assert "products are not kept: MONGODB_URI reads from secondaries" in running.log
+        run(["flask", "db", "upgrade"], {**databases, "GREENLINE_CACHE_BYTES": "1000000"})
+        wait_until(running.is_ready, "the service to be ready")
+        for _ in range(2 * WORKERS):
+            answer = running.get("/products")
+            assert answer.headers["Cache-Status"].endswith("fwd=bypass")

@@ -266,13 +266,12 @@ def test_who_asks_after_an_invalidation_sees_nothing_older(by: str) -> None:
     (before,) = spawn(1, ask)
     invalidate()
     (after,) = spawn(1, ask)
-    assert load.count == 2
     load.may_end.set()
     assert (before.get(), after.get()) == ("load 1", "load 2")
     assert cache.get_or_load("k", load) == "load 2"
     invalidate()
-    assert len(cache) == 0
-    assert cache._entries._tags == {}
+    assert cache._entries.find("k") is None
+    assert (len(cache), cache._entries._tags) == (0, {})
     load.may_end.clear()
     (before,) = spawn(1, ask)
     invalidate()
@@ -282,17 +281,88 @@ def test_who_asks_after_an_invalidation_sees_nothing_older(by: str) -> None:
     assert ask() == "load 4"
 
 
+def test_however_many_writes_there_are_one_load_of_a_key_runs() -> None:
+    """The next one begins at the end of that, and has all writes until then."""
+    cache, running, most, began = Cache(MB, 60), 0, 0, 0
+
+    def load() -> int:
+        nonlocal running, most, began
+        running, began = running + 1, began + 1
+        most, number = max(most, running), began
+        gevent.sleep(0.01)
+        running -= 1
+        return number
+
+    jobs = []
+    for _ in range(20):
+        jobs += spawn(5, lambda: cache.get_or_load("k", load))
+        cache.invalidate("k")
+        gevent.sleep(0.003)
+    numbers = [job.get(timeout=10) for job in jobs]
+    assert (most, numbers) == (1, sorted(numbers))
+    assert cache._invalid == {}
+
+
 def test_the_end_of_an_older_load_is_not_that_of_the_one_after_an_invalidation() -> None:
-    """Who asks then waits for the newer one."""
+    """Who asks then waits for the newer one, which later invalidations leave until it begins."""
     cache, old, new = Cache(MB, 60), Loads(blocks=True), Loads(blocks=True)
     (first,) = spawn(1, lambda: cache.get_or_load("k", old))
     cache.invalidate("k")
     (second,) = spawn(1, lambda: cache.get_or_load("k", new))
+    cache.invalidate("k")
+    cache.clear()
+    assert new.count == 0
     old.may_end.set()
     assert first.get(timeout=10) == "load 1"
     (third,) = spawn(1, lambda: cache.get_or_load("k", new))
     new.may_end.set()
     assert (second.get(timeout=10), third.get(timeout=10), new.count) == ("load 1", "load 1", 1)
+    assert cache.get_or_load("k", new) == "load 1"
+
+
+def test_a_stuck_load_that_was_invalidated_is_not_waited_for_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor beyond the deadline of one who asks; and a load may invalidate its own key."""
+    cache, stuck = Cache(MB, 60), Loads(blocks=True)
+    (first,) = spawn(1, lambda: cache.get_or_load("k", stuck))
+    cache.invalidate("k")
+    with pytest.raises(DeadlineExceeded), deadline.limit(0.01):
+        cache.get_or_load("k", Loads())
+    monkeypatch.setattr("greenline.cache.cache.MAX_WAIT_S", 0.01)
+    assert cache.get_or_load("k", Loads()) == "load 1"
+    stuck.may_end.set()
+    assert first.get(timeout=10) == "load 1"
+
+    def load() -> str:
+        cache.invalidate("own")
+        return cache.get_or_load("own", Loads())
+
+    assert cache.get_or_load("own", load) == "load 1"
+
+
+def test_a_tag_of_many_values_is_invalidated_in_one_step() -> None:
+    """Their memory is that of the next values, and a later value with the tag is another one's."""
+    cache = Cache(MB, 60)
+
+    def ask(number: int, tags: tuple[str, ...] = ("all",)) -> int:
+        return cache.get_or_load(f"k{number}", lambda: number, tags=tags)
+
+    for number in range(500):
+        ask(number)
+    cache.invalidate(tag="all")
+    ask(0)
+    assert cache.stats()["loads"] == 501
+    ask(0)
+    assert cache.stats()["hits"] == 1
+    for number in range(500):
+        ask(number)
+    assert (len(cache), cache.stats()["loads"]) == (500, 1_000)
+    cache.invalidate(tag="all")
+    for number in range(10_000):
+        ask(number, ())
+    assert cache.size()["size_bytes"] <= MB
+    assert cache._entries._tags_bytes == 0
 
 
 def test_a_value_has_the_tags_of_its_last_load(clock: Clock) -> None:
@@ -302,9 +372,9 @@ def test_a_value_has_the_tags_of_its_last_load(clock: Clock) -> None:
     clock.now_s = 10.0
     cache.get_or_load("k", Loads(), tags=["new"])
     cache.invalidate(tag="old")
-    assert len(cache) == 1
+    assert cache._entries.find("k") is not None
     cache.invalidate(tag="new")
-    assert len(cache) == 0
+    assert cache._entries.find("k") is None
 
 
 def test_who_asks_past_the_time_of_a_stale_value_waits_for_its_load(clock: Clock) -> None:
@@ -354,7 +424,7 @@ def test_others_stay_when_one_is_invalidated() -> None:
         cache.get_or_load(f"k{number}", Loads(), tags=[f"t{number % 2}"])
     cache.invalidate(tag="t0")
     cache.invalidate("unknown", tag="unknown")
-    assert len(cache) == 1
+    assert [cache._entries.find(f"k{number}") is None for number in range(3)] == [True, False, True]
     cache.get_or_load("k1", lambda: pytest.fail("it was kept"))
 
 
@@ -397,10 +467,9 @@ def test_a_bad_tag_or_time_leaves_nothing_behind() -> None:
     cache.get_or_load("k", lambda: 1, tags=given)
     given.append("b")
     cache.invalidate(tag="a")
-    assert (len(cache), cache._entries._tags) == (0, {})
-    cache.get_or_load("k", lambda: 1, tags=(each for each in ["a"]))
+    assert cache.get_or_load("k", lambda: 2, tags=(each for each in ["a"])) == 2
     cache.invalidate(tag="a")
-    assert len(cache) == 0
+    assert (cache._entries.find("k"), cache._entries._tags) == (None, {})
 
 
 def test_an_error_that_cannot_be_copied_is_raised_itself() -> None:
@@ -464,6 +533,14 @@ def test_a_closure_is_loaded_by_its_own_worker_alone() -> None:
         cache.cached()(lambda number: number)
     assert cache._shared is not None
     cache._shared.close()
+
+
+def test_a_coroutine_function_is_refused_where_it_is_decorated() -> None:
+    async def price(book: int) -> int:
+        return book
+
+    with pytest.raises(TypeError, match=r"price is a coroutine function"):
+        Cache(MB, 60).cached()(price)
 
 
 def test_with_arguments_that_make_too_long_a_key_a_function_is_called(clock: Clock) -> None:
@@ -582,8 +659,8 @@ def test_the_least_recently_used_make_room() -> None:
     assert cache.stats()["hits"] == before + 1
     assert cache.get_or_load("large", lambda: b"x" * 20_000) == b"x" * 20_000
     assert cache.stats()["too_large"] == 1
-    cache.invalidate(tag="all")
-    assert len(cache) == 0
+    cache.clear()
+    assert (len(cache), cache.size()["size_bytes"]) == (0, 0)
 
 
 def test_a_stale_value_is_renewed_by_a_load_that_takes_longer_than_it_is_fresh(
@@ -621,6 +698,7 @@ def test_a_tag_that_is_given_twice_is_one(clock: Clock) -> None:
     cache = Cache(MB, 60)
     cache.get_or_load("k", lambda: 1, tags=["a", "a"])
     cache.invalidate(tag="a")
+    assert cache._entries.find("k") is None
     assert (len(cache), cache.size()["size_bytes"]) == (0, 0)
 
 
@@ -755,7 +833,8 @@ def test_a_function_is_kept_by_its_arguments() -> None:
     price(1), price(True)
     assert len(calls) == 4
     cache.invalidate(tag="prices")
-    assert len(cache) == 0
+    price(1), price(True)
+    assert len(calls) == 6
     with pytest.raises(TypeError, match=r"price\(\): no key can be made of a list: \[1\]"):
         price([1])  # type: ignore[arg-type]
 

@@ -277,10 +277,11 @@ def test_what_cannot_be_read_is_loaded(
     assert sum(each.loads for each in workers) == 4
 
 
-def test_a_load_that_begins_after_an_invalidation_leaves_the_turn_to_the_first_one(
-    workers: list[Worker],
+def test_a_load_that_does_not_wait_for_one_that_is_stuck_leaves_the_turn_to_that(
+    workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The locks of a file do not exclude their own process."""
+    monkeypatch.setattr("greenline.cache.cache.MAX_WAIT_S", 0.01)
     one, other = workers[:2]
     first = gevent.spawn(one.get, "old", 0.5)
     wait_until(lambda: one.loads, "the load")
