@@ -354,7 +354,7 @@ class Cache:
             ):
                 return None
             self._statistics.stale += 1
-            return entry.kept  # type: ignore[no-any-return]
+            return entry.kept
 
     def _load_apart(self, key: str, flight: Flight, load: Callable[[], object]) -> None:
         """Load in a thread, which is a greenlet where the standard library is patched."""

@@ -10,6 +10,7 @@ import gc
 import logging
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from typing import Any, TypeVar
 
 import flask
@@ -24,6 +25,7 @@ from greenline.flask.compat import FLASK_METHODS, replaced_method
 from greenline.flask.decisions import left_to_flask
 from greenline.flask.json import JSONProvider
 from greenline.flask.routing import Map
+from greenline.hub import inherited
 
 A = TypeVar("A", bound=flask.Flask)
 
@@ -72,15 +74,15 @@ def adopt_each(application: Any) -> list[tuple[flask.Flask, str]]:
     """
     Adopt the Flask applications of the process, those behind a middleware included.
 
-    :param application: the WSGI application, found also where it was excluded from collections.
+    :param application: the WSGI application.
     :returns: each, and why it is left to Flask, which is empty where it is not.
     """
+    # Some may be excluded from collections, the given one as well.
+    every = chain(gc.get_objects(), inherited.applications(), [application])
     # By type(): isinstance() would ask proxies for the objects behind them.
-    found = [one for one in gc.get_objects() if issubclass(type(one), AnyFlask)]
-    if issubclass(type(application), AnyFlask) and all(one is not application for one in found):
-        found.append(application)
+    found = {id(one): one for one in every if issubclass(type(one), AnyFlask)}
     # The collector has no order that lasts.
-    return [(app, _adopt(app)) for app in sorted(found, key=lambda app: app.import_name)]
+    return [(app, _adopt(app)) for app in sorted(found.values(), key=lambda app: app.import_name)]
 
 
 def _adopt(app: flask.Flask) -> str:

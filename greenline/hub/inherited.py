@@ -21,6 +21,7 @@ import gevent.monkey
 from greenline.hub.namespaces import namespaces
 
 _noted: list[Any] = []
+_applications: list[Any] = []
 
 
 def native_kinds() -> dict[type, Callable[[], Any]]:
@@ -38,7 +39,11 @@ def freeze() -> None:
     _noted.append(_hooks_of_children())
     gc.collect()
     kinds, local = native_kinds().keys(), gevent.monkey.get_original("threading", "local")
+    flask = sys.modules.get("flask.app")
+    of_flask = () if flask is None else flask.Flask
     for each in gc.get_objects():
+        if issubclass(type(each), of_flask):
+            _applications.append(each)
         held = gc.get_referents(each)
         values = chain(held, *(one.values() for one in held if type(one) is dict))
         if issubclass(type(each), local) or not kinds.isdisjoint(map(type, values)):
@@ -56,8 +61,13 @@ def objects() -> Iterator[Any]:
     return chain(_noted, found, (each for _, each in namespaces()), gc.get_objects())
 
 
+def applications() -> list[Any]:
+    """Return the applications of Flask among what was excluded."""
+    return _applications
+
+
 def forget() -> None:
-    """Let go of what was noted: a worker has found it."""
+    """Let go of the locks that were noted: a worker has exchanged them."""
     _noted.clear()
 
 

@@ -96,9 +96,8 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
     # Until a booting worker sets its own handlers, signals go to its copy of this queue.
     worker.early_signals = signal_queue(server)
     hook(server, worker)
-    # Once: what comes later is little, and may be garbage one day. A worker looks for the
-    # applications of Flask among the objects that are collected.
-    if worker.age == 1 and not server.cfg.preload_app and "flask" not in sys.modules:
+    # Once: what comes later is little, and may be garbage one day.
+    if worker.age == 1:
         inherited.freeze()
     fork.note_worker()  # last: the hook may fork other children
 

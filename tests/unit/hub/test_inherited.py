@@ -50,3 +50,23 @@ def test_the_hooks_of_children_are_found() -> None:
     """The collector does not look at their list any more."""
     said = run(["python", "-c", HOOKS], {"PYTHONPATH": str(CHECKOUT)}).stdout
     assert said == "1\nFalse\n"
+
+
+APPLICATIONS = """
+import gc
+from flask import Flask
+from greenline.flask.adoption import adopt_each
+from greenline.hub import inherited
+kept = Flask("kept")
+inherited.freeze()
+inherited.forget()
+late = Flask("late")
+for application in (kept, late, len):
+    print(*(app.import_name for app, _ in adopt_each(application)))
+"""
+
+
+def test_applications_of_flask_are_found() -> None:
+    """Those that were frozen and those that were made later, each once."""
+    said = run(["python", "-c", APPLICATIONS], {"PYTHONPATH": str(CHECKOUT)}).stdout
+    assert said == "kept late\n" * 3
