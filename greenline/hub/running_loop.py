@@ -72,9 +72,12 @@ def _hooks(greenlet: Any, loop: Any) -> Any:
     sys.set_asyncgen_hooks(None, None)
     # What a child greenlet of another one, which has no hooks, has left while it waits.
     before: tuple[Any, Any, Any] = (None, None, (None, None))
+    # Its own child greenlets, such as SQLAlchemy's, switch to it without its leaving.
+    is_inside = False
 
     def leave() -> None:
-        nonlocal task, generators
+        nonlocal task, generators, is_inside
+        is_inside = False
         generators = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(*before[2])
         # A task that blocks leaves its loop free for the tasks of other greenlets.
@@ -82,7 +85,10 @@ def _hooks(greenlet: Any, loop: Any) -> Any:
         _set_in_thread(before[0])
 
     def enter() -> None:
-        nonlocal before
+        nonlocal before, is_inside
+        if is_inside:
+            return
+        is_inside = True
         left = asyncio._get_running_loop()
         _set_in_thread(loop)
         before = left, _swap_current_task(loop, task), sys.get_asyncgen_hooks()

@@ -11,6 +11,7 @@ import anyio.from_thread
 import gevent
 import pytest
 from gevent.event import Event
+from sqlalchemy.util import await_only, greenlet_spawn
 
 from greenline.hub.running_loop import HOOKS
 from tests.helpers.support import CHECKOUT
@@ -108,6 +109,21 @@ def test_an_exception_that_is_thrown_finds_its_loop(is_caught: bool, blocks: boo
     job.kill(ConnectionError, block=False)
     # What is thrown while the loop waits is the loop's own: it ends.
     assert job.get(timeout=10) == ("True" if is_caught and blocks else "raised False False")
+
+
+def test_a_child_greenlet_may_await() -> None:
+    """SQLAlchemy's asyncio engines wait so: the child switches to its parent, and back."""
+
+    def query() -> bool:
+        await_only(asyncio.sleep(0.01))
+        return has_loop()
+
+    async def work() -> bool:
+        return await greenlet_spawn(query) and has_loop()
+
+    jobs = [gevent.spawn(lambda: asyncio.run(work())) for _ in range(3)]
+    assert [job.get(timeout=10) for job in jobs] == [True] * 3
+    assert not spawned(has_loop)
 
 
 def test_what_is_left_is_nothing() -> None:
