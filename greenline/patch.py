@@ -50,8 +50,9 @@ def gevent_patches() -> Iterator[None]:
     finally:
         metadata.entry_points = read
     # Imported here, because they import ssl or threading, which must happen after the patching.
-    from greenline.hub import early_imports, thread_ids
+    from greenline.hub import early_imports, standard_classes, thread_ids
 
+    standard_classes.restore()
     early_imports.mend()
     thread_ids.install()
 

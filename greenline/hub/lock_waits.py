@@ -3,8 +3,8 @@ Count the handlers that wait for a lock, or for a connection of a pool, that oth
 
 The locks, conditions and semaphores of the standard library, and the pools made of them
 (SQLAlchemy's, pymongo's), all wait in the patched ``threading.Lock``. Its ``acquire`` is replaced
-by one that counts. Queues, events, and conditions outside of a pool or a semaphore are not counted:
-a client may bring what they wait for.
+by one that counts. Events, and queues and conditions outside of a pool or a semaphore, are not
+counted: a client may bring what they wait for.
 """
 
 import sys

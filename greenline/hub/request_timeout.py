@@ -68,6 +68,7 @@ class FullTimeout(WaitTimeout, queue.Full):
 
 # The opcodes that load the name of a method before its call.
 LOADS = "LOAD_ATTR", "LOAD_METHOD"
+IN_QUEUES = {queue.Queue.get.__code__: EmptyTimeout, queue.Queue.put.__code__: FullTimeout}
 # Code that waits for a queue with a timeout expects queue.Empty or queue.Full: urllib3 adds one
 # connection too many to its pool when the wait for one ends with any other error.
 OF_QUEUES = {"get": EmptyTimeout, "put": FullTimeout}
@@ -292,6 +293,9 @@ def _error_of_wait(stack: list[FrameType]) -> type[WaitTimeout] | None:
     # this wait failed, the block would release a lock that another greenlet holds.
     if any(frame.f_code.co_name == "_acquire_restore" for frame in stack[:WAIT_DEPTH]):
         return None
+    for frame in stack[:WAIT_DEPTH]:
+        if found := IN_QUEUES.get(frame.f_code):
+            return found
     return OF_QUEUES.get(_called(stack[0]), WaitTimeout)
 
 
@@ -299,7 +303,7 @@ def _called(frame: FrameType) -> str:
     """
     Return the name of the method that *frame* calls now, empty if it calls none.
 
-    gevent's queues are compiled and have no frame, so the name is read from the caller's bytecode.
+    gevent's SimpleQueue is compiled and has no frame: the name is read from the caller's bytecode.
     """
     # The load of the name and the call begin at the same column: ``a.b.get(c)`` and ``a.b.get``.
     done = [one for one in dis.get_instructions(frame.f_code) if one.offset <= frame.f_lasti]

@@ -1,0 +1,53 @@
+"""greenline.hub.standard_classes: what applications do with events and queues."""
+
+from tests.helpers.support import CHECKOUT, run
+
+USED = """
+from greenline.patch import patch_all; patch_all()
+import queue, threading, time
+event = threading.Event()
+event.owner = "mine"
+print(event.owner, event.__module__, isinstance(event, threading.Event))
+class Latest(queue.Queue):
+    "Has one item, as its documentation lets a subclass."
+    def _init(self, maxsize):
+        self.latest = []
+    def _qsize(self):
+        return len(self.latest)
+    def _put(self, item):
+        self.latest = [item]
+    def _get(self):
+        return self.latest.pop()
+latest = Latest()
+threading.Timer(0.01, latest.put, [2]).start()
+print(latest.get(timeout=10), latest.maxsize, queue.Queue().maxsize)
+with latest.mutex, queue.LifoQueue().not_full, queue.PriorityQueue().not_empty:
+    pass
+"""
+
+
+def test_they_have_what_the_standard_library_s_have() -> None:
+    said = run(["python", "-c", USED], {"PYTHONPATH": str(CHECKOUT)}).stdout
+    assert said == "mine threading True\n2 0 0\n"
+
+
+NOTIFIED = """
+from greenline.patch import patch_all; patch_all()
+import gevent, threading
+ran = []
+gevent.spawn(ran.append, 1)
+for condition in threading.Condition(threading.Lock()), threading.Condition():
+    with condition:
+        condition.notify()
+    try:
+        condition.notify()
+    except RuntimeError as error:
+        print(error)
+print(ran)
+"""
+
+
+def test_a_notification_is_no_wait() -> None:
+    """Another greenlet would find the lock of a queue held, and be interrupted there."""
+    said = run(["python", "-c", NOTIFIED], {"PYTHONPATH": str(CHECKOUT)}).stdout
+    assert said == "cannot notify on un-acquired lock\n" * 2 + "[]\n"
