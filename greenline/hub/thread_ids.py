@@ -3,7 +3,8 @@ Give each thread that is a greenlet a ``native_id`` of its own, as threads have.
 
 gevent gives all of them that of the thread that runs the hub: code that asks whether a thread of
 this number still lives, as pgAdmin does for a query, would find one for ever.
-``threading.get_native_id()`` stays the system's.
+``threading.get_native_id()`` stays the system's. And a thread that a request starts is no daemon,
+unless it is asked to be one: the worker waits for it at its end, as for those of real threads.
 """
 
 import threading
@@ -23,6 +24,9 @@ def install() -> None:
     def create_with_number(self: threading.Thread) -> None:
         create(self)
         _set_native_id(self)
+        # What it starts inherits this. Nothing waits for the end of such a thread itself.
+        if get_hub_if_exists() is not None:
+            self._daemonic = False  # type: ignore[attr-defined]
 
     # For greenlets that something else than threading has started.
     DummyThread.__init__ = create_with_number

@@ -1,0 +1,59 @@
+"""greenline.hub.sockets: what a socket of the standard library does, a patched one does as well."""
+
+import socket
+from typing import Any
+
+import gevent
+import pytest
+
+
+@pytest.mark.parametrize(
+    "receive",
+    [
+        lambda sock, flags: sock.recv(1, flags),
+        lambda sock, flags: sock.recv_into(bytearray(1), 1, flags),
+    ],
+    ids=["recv", "recv_into"],
+)
+def test_a_look_at_a_connection_is_no_wait(receive: Any) -> None:
+    flags = socket.MSG_DONTWAIT | socket.MSG_PEEK
+    one, other = socket.socketpair()
+    with one, other:
+        with gevent.Timeout(10), pytest.raises(BlockingIOError):
+            receive(one, flags)
+        gevent.spawn_later(0.01, other.sendall, b"x")
+        receive(one, socket.MSG_PEEK)  # waits
+        receive(one, flags)
+        assert one.recv(1) == b"x"
+        other.close()
+        assert not receive(one, flags)
+
+
+@pytest.mark.parametrize("how", [socket.SHUT_RD, socket.SHUT_RDWR], ids=["reading", "both"])
+def test_a_shutdown_is_the_end_of_what_another_one_reads(how: int) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        reader = gevent.spawn(one.recv, 10)
+        gevent.sleep(0)
+        one.shutdown(how)
+        assert reader.get(timeout=10) == b""
+
+
+@pytest.mark.parametrize("how", [socket.SHUT_WR, socket.SHUT_RDWR], ids=["sending", "both"])
+def test_a_shutdown_ends_a_wait_to_send(how: int) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        writer = gevent.spawn(one.sendall, b"x" * 10_000_000)
+        gevent.sleep(0)
+        one.shutdown(how)
+        with pytest.raises(OSError, match="Broken pipe|File descriptor was closed"):
+            writer.get(timeout=10)
+
+
+def test_a_listener_that_is_shut_down_accepts_no_more() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        acceptor = gevent.spawn(listener.accept)
+        gevent.sleep(0)
+        listener.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(OSError, match="Invalid argument"):
+            acceptor.get(timeout=10)
