@@ -71,6 +71,7 @@ from greenline.telemetry.request_log import RequestLog
 from greenline.worker import arbiter, signals, slow_statements, tracing
 from greenline.worker.heartbeat import Heartbeat
 from greenline.worker.listener import Clients, Listener, Name
+from greenline.worker.loading import without_collections
 from greenline.worker.reporter import Reporter
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
@@ -149,6 +150,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         slow_statements.hook_libraries()
         # postgres.open() and mongo.open() divide what the servers allow by this number.
         os.environ[settings.WORKERS.name] = str(cfg.workers)
+
+    def load_wsgi(self) -> None:
+        """Load the application."""
+        with without_collections():
+            super().load_wsgi()
 
     def run(self) -> None:
         if fork.is_child:  # the application has forked while it was loaded
