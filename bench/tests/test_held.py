@@ -17,7 +17,10 @@ from bench.held import (
     Held,
 )
 from embedded.postgres import temporary
-from tests.helpers.support import IS_LONG
+from tests.helpers.forms import in_the_long_form
+from tests.helpers.support import (
+    IS_LONG,
+)
 
 
 @pytest.fixture
@@ -63,6 +66,7 @@ def test_requests_find_their_own_state(bench: tuple[Held, report.Report]) -> Non
     assert found.problems == []
 
 
+@in_the_long_form
 def test_another_answer_makes_the_run_invalid(
     bench: tuple[Held, report.Report], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,12 +17,17 @@ import pytest
 from embedded import debian
 from greenline.errors import ConfigError
 from tests.deploy.systemd import UNITS, Systemd, Unavailable, booted, missing
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.front import Front, behind_proxies
 from tests.helpers.load import Load
-from tests.helpers.support import CHECKOUT, IS_LONG, Databases, wait_until
+from tests.helpers.support import (
+    CHECKOUT,
+    IS_LONG,
+    Databases,
+    wait_until,
+)
 
 RESTARTS, RELOADS = (10, 20) if IS_LONG else (2, 2)
-in_the_long_form = pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 tries more")
 SERVICE, SOCKET = "greenline.service", "greenline.socket"
 TARGETS = ("sysinit", "basic", "sockets", "shutdown", "multi-user", "network-online")
 # Of 10.0; what is left is the network, its sockets, and the files of the system.

@@ -21,7 +21,14 @@ import pytest
 
 from tests.deploy.behind import Behind, behind
 from tests.deploy.traffic import ADD, IS_LONG, Deployed, Traffic, failed
-from tests.helpers.support import Databases, Service, free_port, service, wait_until
+from tests.helpers.forms import in_the_long_form
+from tests.helpers.support import (
+    Databases,
+    Service,
+    free_port,
+    service,
+    wait_until,
+)
 
 FAIL_TIMEOUT_S, SLACK_S = 5.0, 3.0
 CLIENTS = 20
@@ -142,6 +149,7 @@ def test_one_that_stops_fails_no_request(hosts: tuple[Host, Host], databases: Da
             )
 
 
+@in_the_long_form
 def test_one_that_is_killed_fails_what_it_was_working_on(
     hosts: tuple[Host, Host], databases: Databases
 ) -> None:

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from greenline.tune import results
-from tests.helpers.support import CHECKOUT, IS_LONG, environ, open_folder
+from tests.helpers.forms import in_the_long_form
+from tests.helpers.support import (
+    CHECKOUT,
+    IS_LONG,
+    environ,
+    open_folder,
+)
 
 
 def demo(data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -22,6 +28,7 @@ def demo(data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@in_the_long_form
 def test_with_too_little_time_it_says_how_much_is_needed() -> None:
     """After the servers have started and the service has answered each URL of the mix."""
     with open_folder() as data:

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from greenline.doctor.codes import CODES
+from tests.helpers.forms import some
 from tests.helpers.pages import blocks, read, write_example
-from tests.helpers.support import BIN, CHECKOUT, environ
+from tests.helpers.support import (
+    BIN,
+    CHECKOUT,
+    environ,
+)
 
 PAGE = "docs/doctor.md"
 EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").glob("*.py"))
@@ -67,7 +72,7 @@ def without_figures(text: str) -> list[str]:
     return [re.sub(r"\d+(\.\d+)?", "0", line).rstrip() for line in text.strip().splitlines()]
 
 
-@pytest.mark.parametrize("form", ["json", "sarif", "github"])
+@pytest.mark.parametrize("form", some(["sarif", "json", "github"]))
 def test_the_forms_have_the_same_findings(tmp_path: Path, form: str) -> None:
     """For programs: nothing else is printed."""
     write_example(PAGE, "shop.py", tmp_path)

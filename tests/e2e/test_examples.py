@@ -19,6 +19,7 @@ from zipfile import ZipFile
 import pytest
 
 from greenline.postgres import copying
+from tests.helpers.forms import some
 from tests.helpers.pages import PAGES, commands
 from tests.helpers.support import (
     CHECKOUT,
@@ -244,7 +245,7 @@ def test_each_line_that_installs_is_known() -> None:
     assert lines == set(INSTALLS)
 
 
-@pytest.mark.parametrize("line", INSTALLS)
+@pytest.mark.parametrize("line", some(list(INSTALLS), 4))
 def test_a_line_of_a_page_installs_what_it_says(wheel: Path, tmp_path: Path, line: str) -> None:
     """Of the checkout, or of a folder beside it, with the wheel in the place of its sources."""
     # A path with its extras is the checkout's; the network is not needed.

@@ -17,8 +17,15 @@ from embedded.mongo import Mongo
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER, Deployment, mongodb_plan
 from greenline.mongo.options import MIN_POOL_SIZE
 from tests.helpers.connections import Connections
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.load import Load
-from tests.helpers.support import IS_LONG, Databases, Service, service, wait_until
+from tests.helpers.support import (
+    IS_LONG,
+    Databases,
+    Service,
+    service,
+    wait_until,
+)
 
 WORKERS = 2
 # Room for one generation, for the least of another, and for an exchange, but not for two.
@@ -191,6 +198,7 @@ def test_reloads_under_load_stay_within_the_plan(
     assert small(running) == RELOADS * WORKERS
 
 
+@in_the_long_form
 @pytest.mark.timeout(600)
 def test_the_successor_of_a_killed_worker_gets_its_share(
     running: Service, server: Mongo, connections: Connections

@@ -15,8 +15,12 @@ from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
 from greenline.mongo import counted
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.connections import Connections
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.proxy import Proxy
-from tests.helpers.support import Service, wait_until
+from tests.helpers.support import (
+    Service,
+    wait_until,
+)
 
 APP = "tests.e2e.connecting_to_mongo:app"
 SIZE, CLIENTS = 4, 40
@@ -124,6 +128,7 @@ def test_none_in_time_is_a_503(server: Mongo) -> None:
             assert answers(running, "/find/nothing") == "0"
 
 
+@in_the_long_form
 def test_a_further_application_gets_what_others_do_not_use(
     server: Mongo, connections: Connections
 ) -> None:

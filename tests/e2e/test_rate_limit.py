@@ -12,8 +12,15 @@ import pytest
 from app.factory import counts_path
 from embedded.redis import Redis
 from greenline.errors import ConfigError
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.processes import children, pid_in
-from tests.helpers.support import IS_LONG, Databases, Service, service, wait_until
+from tests.helpers.support import (
+    IS_LONG,
+    Databases,
+    Service,
+    service,
+    wait_until,
+)
 
 WORKERS = 4 if IS_LONG else 2
 ALLOWED, ASKED, CLIENTS = 100, 160, 8
@@ -49,6 +56,7 @@ def test_a_limit_is_exact_over_workers_and_reloads(limited: dict[str, str]) -> N
     assert statuses == {200: ALLOWED, 429: ASKED - ALLOWED}
 
 
+@in_the_long_form
 def test_an_upgrade_goes_on_counting(limited: dict[str, str], tmp_path: Path) -> None:
     """USR2 starts another gunicorn, which allows what the one before it has left."""
     pid_file, successor = tmp_path / "pid", 0

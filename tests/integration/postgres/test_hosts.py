@@ -24,6 +24,7 @@ from greenline.postgres.hosts import REGISTRY_CHECK_S, SETTLE_S, require_session
 from greenline.postgres.registry import GONE_S, Registry, application, count_hosts
 from greenline.slots.file import FREE, SERVER
 from greenline.slots.lease import LEASE_S, LeasedSlotTable
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.member import Member
 from tests.helpers.pools import Watch, limited, run
 from tests.helpers.support import (
@@ -435,6 +436,7 @@ def test_hosts_come_and_go_and_the_server_refuses_no_connection(
     assert refused + [line for line in said if any(text in line for text in REFUSED)] == []
 
 
+@in_the_long_form
 def test_the_service_follows_the_number_of_hosts(databases: Databases) -> None:
     """Its log and /ops/budget tell the plan for as many as there are now."""
     with ExitStack() as stack:

@@ -18,11 +18,15 @@ from pymongo.errors import PyMongoError
 
 from app.commands.documents import documents, place
 from app.documents import endpoint, files, transfer
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.proxy import Proxy
 from tests.helpers.stored import BOTH, DOCUMENT, LATIN_1, TWICE, A
-from tests.helpers.support import BIN, CHECKOUT, IS_LONG, environ, wait_until
-
-in_the_long_form = pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 tries more")
+from tests.helpers.support import (
+    BIN,
+    CHECKOUT,
+    environ,
+    wait_until,
+)
 
 COUNT = 3_210
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
