@@ -82,6 +82,9 @@ def keep_running_loops() -> None:
         running_loop.install()
 
     after_import("asyncio", install)
+    from greenline.legacy import uvloop
+
+    uvloop.install()
 
 
 def hook_psycopg2() -> None:

@@ -1,0 +1,57 @@
+"""
+Let uvloop make loops of asyncio's own kind.
+
+Its own wait in C: a view that runs one would block the other greenlets of the worker until it ends.
+"""
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Callable, Coroutine
+from functools import cache
+from types import ModuleType
+from typing import Any, TypeVar
+
+from greenline.offload.imports import after_import
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+def install() -> None:
+    """Replace uvloop's functions, once the application imports it."""
+    after_import("uvloop", _replace)
+
+
+def _replace(uvloop: ModuleType) -> None:
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        policy: Any = getattr(asyncio, "DefaultEventLoopPolicy", None)
+    # The last two are names that uvloop may have, and makes when they are asked for.
+    replaced = {
+        "new_event_loop": new_event_loop, "run": run, "install": _note, "EventLoopPolicy": policy
+    }  # fmt: skip
+    for name, ours in replaced.items():
+        setattr(uvloop, name, ours)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a new loop."""
+    _note()
+    return asyncio.new_event_loop()
+
+
+def run(
+    main: Coroutine[Any, Any, T],
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
+    debug: bool | None = None,
+) -> T:
+    """Run a coroutine; parameters as of :func:`uvloop.run`."""
+    with asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
+        return runner.run(main)
+
+
+@cache
+def _note() -> None:
+    log.warning("uvloop's loops would block the worker: asyncio's own are used")

@@ -1,0 +1,28 @@
+"""greenline.legacy.uvloop: what asks uvloop for a loop lets the other greenlets run."""
+
+from tests.helpers.support import run
+
+USED = """
+from greenline.patch import patch_all; patch_all()
+import asyncio, logging, time
+import gevent, uvloop
+logging.basicConfig(format="%(message)s")
+uvloop.install()
+async def work():
+    await asyncio.sleep(0.2)
+    return 42
+def by_runner():
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work())
+began_s = time.monotonic()
+ways = [lambda: uvloop.run(work()), lambda: asyncio.run(work()), by_runner] * 5
+jobs = [gevent.spawn(way) for way in ways]
+print([job.get(timeout=30) for job in jobs] == [42] * 15, time.monotonic() - began_s < 1.2)
+"""
+
+
+def test_its_loops_wait_in_the_hub() -> None:
+    """One after the other they would take three seconds; what is used instead is said once."""
+    done = run(["python", "-W", "ignore", "-c", USED], {})
+    assert done.stdout == "True True\n"
+    assert done.stderr == "uvloop's loops would block the worker: asyncio's own are used\n"
