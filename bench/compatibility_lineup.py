@@ -818,10 +818,26 @@ def ask_newrelic(_: str, word: str) -> object:
 def ask_sqlite3(_: str, word: str) -> object:
     import sqlite3
 
-    conn = sqlite3.connect(":memory:")
+    return _count_by(sqlite3.connect(":memory:"), word)
+
+
+def ask_pysqlite3(_: str, word: str) -> object:
+    import pysqlite3
+
+    return _count_by(pysqlite3.connect(":memory:"), word)
+
+
+def ask_apsw(_: str, word: str) -> object:
+    import apsw
+
+    return _count_by(apsw.Connection(":memory:"), word)
+
+
+def _count_by(conn: Any, word: str) -> str:
+    """Let a connection of sqlite count."""
     rows = "with recursive n(i) as (select 1 union all select i + 1 from n where i < ?)"
     limit = int(1 + 6_000_000 * seconds(word))
-    conn.execute(f"{rows} select count(*) from n", (limit,)).fetchone()
+    conn.cursor().execute(f"{rows} select count(*) from n", (limit,)).fetchone()
     conn.close()
     return word
 
@@ -877,6 +893,8 @@ def ask_bcrypt(_: str, word: str) -> object:
 
 
 SHORT = "keep the calls short, or name them in GREENLINE_OFFLOAD"
+SQLITE3 = "sqlite3 of the standard library, which the worker runs in threads"
+LOCKED = "a transaction that is open while its view waits makes the next one fail: it waits in C"
 
 
 LIBRARIES = (
@@ -1111,6 +1129,11 @@ LIBRARIES = (
     ),
     Library("sqlite3", ("sqlite3",), "https://docs.python.org/3/library/sqlite3.html",
             "computing", ask_sqlite3, note="the worker runs it in threads"),
+    Library("pysqlite3", ("pysqlite3",), "https://github.com/coleifer/pysqlite3",
+            "computing", ask_pysqlite3, requires=("pysqlite3-binary",), instead=SQLITE3,
+            note=LOCKED),
+    Library("apsw", ("apsw",), "https://rogerbinns.github.io/apsw/tips.html",
+            "computing", ask_apsw, instead=SQLITE3, note=LOCKED),
     Library("numpy", ("numpy",), "https://numpy.org/doc/stable/reference/thread_safety.html",
             "computing", ask_numpy, computes=True, instead=SHORT),
     Library("pandas", ("pandas",), "https://pandas.pydata.org/docs/user_guide/gotchas.html",

@@ -1,5 +1,6 @@
 """
-Let greenlets wait for pipes: ``os.read`` and ``os.write`` wait in the hub.
+Let greenlets wait for pipes and terminals: ``os.read`` waits in the hub, and so does ``os.write``
+to a pipe.
 
 Another greenlet may hold the other end, and cannot write or read while the hub is blocked. A
 descriptor in non-blocking mode is left to its owner.
@@ -28,15 +29,15 @@ blocking_write: Callable[[int, Any], int] = os.write
 
 
 def read(fd: int, length: int, /) -> bytes:
-    """Read as :func:`os.read` does, with its parameters; wait in the hub for an empty pipe."""
-    if _is_waited_for(fd):
+    """Read as :func:`os.read` does, with its parameters; wait in the hub where it is empty."""
+    if _is_waited_for(fd, stat.S_ISFIFO, stat.S_ISCHR):
         _wait(fd, READ_EVENT)
     return blocking_read(fd, length)
 
 
 def write(fd: int, data: Any, /) -> int:
     """Write as :func:`os.write` does, with its parameters; wait in the hub for a full pipe."""
-    if not _is_waited_for(fd):
+    if not _is_waited_for(fd, stat.S_ISFIFO):
         return blocking_write(fd, data)
     # A blocking pipe takes all bytes, so this writes all, in parts that do not block.
     left = memoryview(data).cast("B")
@@ -47,10 +48,13 @@ def write(fd: int, data: Any, /) -> int:
     return size_bytes
 
 
-def _is_waited_for(fd: int) -> bool:
-    """Return whether *fd* is a pipe in blocking mode and the caller may wait in a hub."""
+def _is_waited_for(fd: int, *kinds: Callable[[int], bool]) -> bool:
+    """Return whether *fd* is of a kind, in blocking mode, and the caller may wait in a hub."""
     try:
-        return stat.S_ISFIFO(os.fstat(fd).st_mode) and os.get_blocking(fd) and can_wait()
+        mode = os.fstat(fd).st_mode
+        # Of the devices, terminals alone can be polled.
+        is_one = any(kind(mode) for kind in kinds) and (not stat.S_ISCHR(mode) or os.isatty(fd))
+        return is_one and os.get_blocking(fd) and can_wait()
     except OSError:  # the read or write raises the error
         return False
 

@@ -23,6 +23,27 @@ def main():
 """) == ["{(b'it', b'')}"]
 
 
+def test_a_reader_waits_for_a_terminal() -> None:
+    """As of a program that another greenlet asks; the last read fails, as without us."""
+    assert run("""
+import pty
+
+def main():
+    ours, its = pty.openpty()
+    def answer():
+        time.sleep(0.02)
+        os.write(its, b"it")
+        time.sleep(0.02)
+        os.close(its)
+    threading.Thread(target=answer).start()
+    tell(os.read(ours, 10))
+    try:
+        os.read(ours, 10)
+    except OSError as error:
+        tell(error.strerror)
+""") == ["b'it'", "Input/output error"]
+
+
 def test_a_writer_waits_for_a_reader_of_the_same_hub() -> None:
     """A pipe holds 64 KiB; all of a megabyte comes through, and the call says so."""
     assert run("""
