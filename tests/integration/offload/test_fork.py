@@ -192,7 +192,7 @@ def test_children_end_with_their_worker(postgres: Postgres, ending: str) -> None
 def test_a_child_made_while_the_application_is_loaded_does_not_serve(postgres: Postgres) -> None:
     """Arbiter and worker are left; the child ends where the worker would begin to serve."""
     with forking(postgres, FORKING_AT_IMPORT="1") as (running, mark):
-        assert running.log.count(" as well\n") == 1
+        wait_until(lambda: running.log.count(" as well\n") == 1, "the child")
         wait_until(
             lambda: marked(mark) == {running.process.pid, *running.workers()}, "the child's end"
         )

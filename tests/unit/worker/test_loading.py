@@ -1,6 +1,7 @@
 """greenline.worker.loading: no collection while an application is loaded."""
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -25,6 +26,16 @@ def test_none_begins_until_the_end(threshold: tuple[int, int, int]) -> None:
         )  # fmt: skip
         raise ImportError
     assert gc.get_threshold() == threshold
+
+
+def test_a_child_that_is_forked_meanwhile_has_collections(
+    threshold: tuple[int, int, int],
+) -> None:
+    with without_collections():
+        child = os.fork()
+        if child == 0:
+            os._exit(gc.get_threshold() != threshold)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_an_application_may_set_its_own(threshold: tuple[int, int, int]) -> None:
