@@ -18,9 +18,6 @@ from bench.held import (
 )
 from embedded.postgres import temporary
 from tests.helpers.forms import in_the_long_form
-from tests.helpers.support import (
-    IS_LONG,
-)
 
 
 @pytest.fixture
@@ -35,7 +32,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hel
         yield Held(found, postgres, stack), found
 
 
-@pytest.mark.parametrize(("holding", "fitting"), PAIRS if IS_LONG else PAIRS[1:])
+@in_the_long_form
+@pytest.mark.parametrize(("holding", "fitting"), PAIRS)
 def test_one_that_holds_too_many_is_compared_with_one_that_does_not(
     bench: tuple[Held, report.Report],
     tmp_path: Path,

@@ -2,11 +2,13 @@
 
 import re
 
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.support import run
 
 PARTS = ("parse", "environ", "limiter, counts, log", "Flask", "response", "write")
 
 
+@in_the_long_form
 def test_each_part_has_a_cost_and_all_of_them_are_summed_up() -> None:
     """One run measures all, and what it adds up is what it printed."""
     done = run(["python", "-m", "bench.request_costs"], {})

@@ -55,7 +55,7 @@ def test_ctrl_c_ends_it_without_a_word_of_the_interpreter(databases: Databases) 
             os.kill(pid, signal.SIGINT)
         assert greenline.process.wait(timeout=20) == 0
         assert "Traceback" not in greenline.log, greenline.log
-        assert greenline.log.count("Worker exiting") == 2
+        assert greenline.log.count("Worker exiting") == 1
 
 
 def test_sigterm_finishes_what_is_in_progress(databases: Databases, postgres: Postgres) -> None:

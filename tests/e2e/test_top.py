@@ -20,6 +20,7 @@ import pytest
 from greenline.ops.sources import memory_of, pids_of
 from greenline.ops.watch import Watch
 from tests.e2e.hosting import at_once, hosting
+from tests.helpers.forms import some
 from tests.helpers.support import BIN, CHECKOUT, Service, environ, free_port, run, wait_until
 
 APP = "tests.e2e.watched:app"
@@ -178,20 +179,18 @@ def test_without_a_terminal_it_is_printed_once(running: Service, port: int) -> N
         assert "\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("target", "token", "reason"),
-    [
-        ("http://127.0.0.1:{port}", "", "set GREENLINE_OPS_TOKEN to its token"),
-        ("http://127.0.0.1:{port}", "wrong", "set GREENLINE_OPS_TOKEN to its token"),
-        ("http://127.0.0.1:{other}", TOKEN, "Connection refused"),
-        ("http://127.0.0.1:{service}", TOKEN, "404 Not Found: no state"),
-        ("/nowhere.sock", TOKEN, "No such file or directory"),
-        ("localhost:9191", TOKEN, "is no process id, no path of a socket and no URL"),
-        ("4194305", TOKEN, "there is no process 4194305"),
-    ],
-    ids=["no token", "a wrong token", "no listener", "the service", "no socket", "no URL",
-         "no process"],
-)  # fmt: skip
+UNWATCHED = [
+    ("http://127.0.0.1:{port}", "wrong", "set GREENLINE_OPS_TOKEN to its token"),
+    ("http://127.0.0.1:{other}", TOKEN, "Connection refused"),
+    ("4194305", TOKEN, "there is no process 4194305"),
+    ("http://127.0.0.1:{port}", "", "set GREENLINE_OPS_TOKEN to its token"),
+    ("http://127.0.0.1:{service}", TOKEN, "404 Not Found: no state"),
+    ("/nowhere.sock", TOKEN, "No such file or directory"),
+    ("localhost:9191", TOKEN, "is no process id, no path of a socket and no URL"),
+]
+
+
+@pytest.mark.parametrize(("target", "token", "reason"), some(UNWATCHED, 3))
 def test_what_cannot_be_watched_is_named(
     target: str, token: str, reason: str, running: Service, port: int
 ) -> None:

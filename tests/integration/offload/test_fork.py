@@ -5,6 +5,7 @@ An application starts processes in its views, in every way that Python has.
 """
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -156,18 +157,19 @@ def test_what_a_child_logs_is_in_the_log(shared: Service) -> None:
     assert shared.log.count("RuntimeError: the child 4002 fails\n") == 1
 
 
+def left_children(log: str) -> dict[str, int]:
+    """Return the process ids of the four children, by name; none where one is not logged yet."""
+    found = re.findall(r"^(stay|detach|fork_twice|raw): (\d+)$", log, re.M)
+    return {name: int(pid) for name, pid in found} if len(found) == 4 else {}
+
+
 @pytest.mark.parametrize("ending", ["a killed worker", "a killed arbiter", "a stop"])
 def test_children_end_with_their_worker(postgres: Postgres, ending: str) -> None:
     """However they were made; a child with a session of its own goes on."""
     with forking(postgres, "--graceful-timeout", "1") as (running, mark):
         (worker,) = running.workers()
         assert running.get("/left").status == 200
-        children = {
-            name: int(line.split()[-1])
-            for name in ("stay", "detach", "fork_twice", "raw")
-            for line in running.log.splitlines()
-            if line.startswith(f"{name}: ")
-        }
+        children = wait_until(lambda: left_children(running.log), "what it has logged")
         assert set(children.values()) < marked(mark)
         try:
             if ending == "a stop":
