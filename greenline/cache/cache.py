@@ -320,7 +320,7 @@ class Cache:
             self._leave(list(self._flights))
 
     def _leave(self, keys: Collection[str]) -> None:
-        """Keep nothing of those loads of *keys* that have begun; the next callers wait for none."""
+        """Keep nothing of those loads of *keys* that have begun; the next callers get another's."""
         for key in keys:
             if self._flights[key].has_begun:
                 flight = self._invalid[key] = self._flights.pop(key)
@@ -338,6 +338,8 @@ class Cache:
 
     def _may_wait_for(self, load: Flight | Loaded, now_s: float, confirmed_s: float) -> bool:
         """Return whether a caller that asks now may take what *load* gives."""
+        if isinstance(load, Flight) and not load.has_begun:
+            return True
         # While the feed is interrupted too: the loads of one key must not become many.
         is_young = now_s - load.begun_s < load.ttl_s + max(self.stale_s, self._stale_if_error_s)
         return is_young and self._is_current(load, now_s, max(confirmed_s, 0.0))
@@ -382,7 +384,7 @@ class Cache:
         try:
             note("miss")
             if flight.after is not None:
-                self._begin(flight, flight.after)
+                self._begin(key, flight, flight.after)
             if self._shared is None:
                 value = self._loaded(key, flight, load)
             else:
@@ -393,11 +395,13 @@ class Cache:
         self._end(key, flight)
         return value
 
-    def _begin(self, flight: Flight, after: Flight) -> None:
+    def _begin(self, key: str, flight: Flight, after: Flight) -> None:
         """Begin to load when the load before it has ended."""
         if after.loader != flight.loader:  # one that asks for its own key cannot wait for itself
             after.wait_for_end(MAX_WAIT_S)
         with self._lock:
+            if self._invalid.get(key) is after:  # it is stuck: the next ones need not wait as well
+                del self._invalid[key]
             flight.begun_s, flight.after = self._clock(), None
 
     def _loaded(self, key: str, flight: Flight, load: Callable[[], T]) -> T:

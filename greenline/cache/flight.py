@@ -7,6 +7,7 @@ from collections.abc import Collection
 from greenline.cache.values import Kept
 from greenline.errors import ClientGone, DeadlineExceeded
 from greenline.hub import deadline
+from greenline.hub.request_timeout import WaitTimeout
 
 
 class NotShared(Exception):
@@ -102,4 +103,5 @@ def _copied(error: BaseException) -> BaseException | None:
 
 def is_interruption(error: BaseException) -> bool:
     """Return whether *error* says something about the caller that loads, and not about the load."""
-    return not isinstance(error, Exception) or isinstance(error, DeadlineExceeded | ClientGone)
+    of_caller = DeadlineExceeded | ClientGone | WaitTimeout
+    return not isinstance(error, Exception) or isinstance(error, of_caller)

@@ -21,6 +21,7 @@ from weakref import ReferenceType, ref
 
 import gevent
 from gevent import GreenletExit
+from gevent.monkey import get_original
 from greenlet import getcurrent, greenlet
 
 from greenline.errors import Unavailable
@@ -30,7 +31,7 @@ from greenline.hub.unwinding import frames, is_releasing, is_unwinding
 from greenline.telemetry.access_log import keep_route
 
 TIMEOUT_SWEEP_S = 0.1
-WAIT_DEPTH = 6  # frames of threading and gevent below the wait of a condition
+WAIT_DEPTH = 8  # frames of threading and gevent below the wait of a condition
 # A clean-up after an exception may take as long as the request, at least so many seconds. What
 # takes longer hangs, or is no clean-up: an except block may try something else.
 MIN_CLEAN_UP_S = 5.0
@@ -68,7 +69,9 @@ class FullTimeout(WaitTimeout, queue.Full):
 
 # The opcodes that load the name of a method before its call.
 LOADS = "LOAD_ATTR", "LOAD_METHOD"
-IN_QUEUES = {queue.Queue.get.__code__: EmptyTimeout, queue.Queue.put.__code__: FullTimeout}
+# The standard library's, also where gevent has patched before this module is imported.
+_Queue: Any = get_original("queue", "Queue")
+IN_QUEUES = {_Queue.get.__code__: EmptyTimeout, _Queue.put.__code__: FullTimeout}
 # Code that waits for a queue with a timeout expects queue.Empty or queue.Full: urllib3 adds one
 # connection too many to its pool when the wait for one ends with any other error.
 OF_QUEUES = {"get": EmptyTimeout, "put": FullTimeout}

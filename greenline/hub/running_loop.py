@@ -30,7 +30,8 @@ def install() -> None:
     events._set_running_loop = asyncio._set_running_loop = _set_running_loop
     # Where asyncio was imported before the patching, its policy keeps the current loop per native
     # thread. With the patched threading.local it is kept per greenlet.
-    policy: Any = getattr(events, "BaseDefaultEventLoopPolicy", None)
+    names = "BaseDefaultEventLoopPolicy", "_BaseDefaultEventLoopPolicy"  # since Python 3.14
+    policy: Any = next((vars(events)[name] for name in names if name in vars(events)), None)
     if policy is not None and not issubclass(policy._Local, threading.local):
         slots = {"_loop": None, "_set_called": False}
         policy._Local = type("_Local", (threading.local,), slots)

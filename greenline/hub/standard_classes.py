@@ -9,6 +9,8 @@ Python, and wait in the locks that gevent has patched.
 
 import queue
 import threading
+from contextlib import suppress
+from functools import wraps
 from typing import Any
 
 import gevent.monkey
@@ -28,6 +30,7 @@ def restore() -> None:
     setattr(threading, "Event", type("Event", (Event,), members))  # noqa: B010
     condition: Any = gevent.monkey.get_original("threading", "Condition")
     condition._is_owned = _is_owned
+    condition.wait = _passing_on(condition.wait)
 
 
 def _is_owned(condition: Any) -> bool:
@@ -40,3 +43,28 @@ def _is_owned(condition: Any) -> bool:
     if is_free := lock.acquire(False):
         lock.release()
     return not is_free
+
+
+def _passing_on(wait: Any) -> Any:
+    """Return ``Condition.wait``, which leaves no notification to a waiter that is interrupted."""
+
+    @wraps(wait)
+    def passing_on(self: Any, timeout: float | None = None) -> bool:
+        try:
+            return bool(wait(self, timeout))
+        except BaseException as error:
+            # A thread that was notified goes on. A greenlet may be interrupted before it runs: what
+            # it was notified of is there for another one.
+            if _was_notified(error):
+                with suppress(RuntimeError):  # it has not got the lock of the condition again
+                    self.notify()
+            raise
+
+    return passing_on
+
+
+def _was_notified(error: BaseException) -> bool:
+    """Return whether ``notify()`` has released the lock in which the wait was interrupted."""
+    of_wait = error.__traceback__ and error.__traceback__.tb_next
+    waiter = of_wait and of_wait.tb_frame.f_locals.get("waiter")
+    return waiter is not None and not waiter.locked()

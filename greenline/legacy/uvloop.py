@@ -29,7 +29,8 @@ def _replace(uvloop: ModuleType) -> None:
         policy: Any = getattr(asyncio, "DefaultEventLoopPolicy", None)
     # The last two are names that uvloop may have, and makes when they are asked for.
     replaced = {
-        "new_event_loop": new_event_loop, "run": run, "install": _note, "EventLoopPolicy": policy
+        "Loop": asyncio.SelectorEventLoop, "new_event_loop": new_event_loop, "run": run,
+        "install": _note, "EventLoopPolicy": policy,
     }  # fmt: skip
     for name, ours in replaced.items():
         setattr(uvloop, name, ours)

@@ -9,6 +9,7 @@ descriptor in non-blocking mode is left to its owner.
 import os
 import select
 import stat
+import termios
 from collections.abc import Callable
 from typing import Any
 
@@ -52,11 +53,19 @@ def _is_waited_for(fd: int, *kinds: Callable[[int], bool]) -> bool:
     """Return whether *fd* is of a kind, in blocking mode, and the caller may wait in a hub."""
     try:
         mode = os.fstat(fd).st_mode
-        # Of the devices, terminals alone can be polled.
-        is_one = any(kind(mode) for kind in kinds) and (not stat.S_ISCHR(mode) or os.isatty(fd))
+        is_one = any(kind(mode) for kind in kinds) and (not stat.S_ISCHR(mode) or _is_terminal(fd))
         return is_one and os.get_blocking(fd) and can_wait()
     except OSError:  # the read or write raises the error
         return False
+
+
+def _is_terminal(fd: int) -> bool:
+    """Return whether *fd* is a terminal whose reads wait for something to read."""
+    if not os.isatty(fd):
+        return False
+    *_, at_least = termios.tcgetattr(fd)
+    # With 0 a serial port's read ends after a time of its own, which no event tells.
+    return at_least[termios.VMIN] not in (0, b"\0")
 
 
 def _wait(fd: int, event: int) -> None:

@@ -23,7 +23,7 @@ from gunicorn.errors import AppImportError
 from greenline.errors import ConfigError
 from greenline.telemetry import log_format
 from greenline.worker import hooks
-from greenline.worker.loading import without_collections
+from greenline.worker.loading import few_collections
 
 REFUSED = 4  # gunicorn's APP_LOAD_ERROR
 # A release that takes longer to load is assumed to hang.
@@ -143,7 +143,7 @@ def _boot(server: Any, again: bool) -> None:
             sock.ssl_context(cfg)
         except (OSError, ValueError) as error:
             raise ConfigError(f"TLS: {cfg.certfile}, {cfg.keyfile}: {error}") from error
-    with without_collections():
+    with few_collections():
         application = server.app.wsgi()
     # It may refuse a start, such as one without a key. A service that runs is not stopped for that.
     if not again:

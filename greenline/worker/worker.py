@@ -71,7 +71,7 @@ from greenline.telemetry.request_log import RequestLog
 from greenline.worker import arbiter, signals, slow_statements, tracing
 from greenline.worker.heartbeat import Heartbeat
 from greenline.worker.listener import Clients, Listener, Name
-from greenline.worker.loading import without_collections
+from greenline.worker.loading import few_collections
 from greenline.worker.reporter import Reporter
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
@@ -153,7 +153,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def load_wsgi(self) -> None:
         """Load the application."""
-        with without_collections():
+        with few_collections():
             super().load_wsgi()
 
     def run(self) -> None:

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 import psycopg2
 import pytest
@@ -19,6 +21,7 @@ from embedded.postgres import Postgres
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.load import Load
 from tests.helpers.pools import Watch, limited
+from tests.helpers.processes import lives
 from tests.helpers.support import IS_LONG, Service, wait_until
 
 TARGET = "tests.e2e.threaded:app"
@@ -322,3 +325,31 @@ def test_an_idle_proxy_keeps_its_connections_for_its_time() -> None:
         time.sleep(1.0)
         for sock in socks:  # 127.0.0.1 is trusted by gunicorn's default
             ask_on(sock)
+
+
+IN_THE_BACKGROUND = """
+import threading, time
+def app(environ, start_response):
+    start_response("200 OK", [("Content-Length", "0")])
+    if environ["PATH_INFO"] == "/start":
+        for daemon in None, True:
+            threading.Thread(target=work, args=(daemon,), daemon=daemon).start()
+    return []
+def work(daemon):
+    time.sleep(5 if daemon else 0.5)
+    print(f"done {daemon}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_a_view_has_begun_in_a_thread_is_done_before_the_end(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """As threads are waited for that are no daemons."""
+    (tmp_path / "background.py").write_text(IN_THE_BACKGROUND)
+    with hosting("background:app", PYTHONPATH=str(tmp_path)) as running:
+        (worker,) = running.workers()
+        assert running.get("/start").status == 200
+        running.process.send_signal(number)
+        wait_until(lambda: not lives(worker), "the worker's end")
+        assert re.findall("done .*", running.log) == ["done None"]

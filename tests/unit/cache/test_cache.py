@@ -19,6 +19,7 @@ from greenline.cache.cache import RETRY_S
 from greenline.cache.flight import NotShared
 from greenline.errors import DeadlineExceeded, StoreDown
 from greenline.hub import deadline
+from greenline.hub.request_timeout import WaitTimeout
 from greenline.telemetry import counters
 from tests.helpers.support import CHECKOUT, wait_until
 
@@ -320,6 +321,36 @@ def test_the_end_of_an_older_load_is_not_that_of_the_one_after_an_invalidation()
     assert cache.get_or_load("k", new) == "load 1"
 
 
+def test_those_that_wait_for_a_turn_are_one_however_long_it_takes(clock: Clock) -> None:
+    """Also where the load before it takes longer than a value is fresh."""
+    cache, slow, new = Cache(MB, 1, clock=clock), Loads(blocks=True), Loads()
+    jobs = spawn(1, lambda: cache.get_or_load("k", slow))
+    cache.invalidate("k")
+    for clock.now_s in (0.5, 2.0, 4.0, 8.0):
+        jobs += spawn(3, lambda: cache.get_or_load("k", new))
+    slow.may_end.set()
+    assert [job.get(timeout=10) for job in jobs] == ["load 1"] * 13
+    assert new.count == 1
+
+
+def test_a_request_whose_time_is_up_fails_no_other_one() -> None:
+    """Neither where it loads nor where it waits for its turn: another one takes over."""
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+    first, second, third = (spawn(1, lambda: cache.get_or_load("k", load))[0] for _ in range(3))
+    first.kill(WaitTimeout)
+    wait_until(lambda: load.count == 2, "another load")
+    cache.invalidate("k")
+    fourth, fifth = (spawn(1, lambda: cache.get_or_load("k", load))[0] for _ in range(2))
+    fourth.kill(WaitTimeout)
+    gevent.sleep(0)
+    load.may_end.set()
+    for each in (first, fourth):
+        with pytest.raises(WaitTimeout):
+            each.get(timeout=10)
+    assert {each.get(timeout=10) for each in (second, third)} == {"load 2"}
+    assert fifth.get(timeout=10) == "load 3"
+
+
 def test_a_stuck_load_that_was_invalidated_is_not_waited_for_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -331,6 +362,8 @@ def test_a_stuck_load_that_was_invalidated_is_not_waited_for_for_long(
         cache.get_or_load("k", Loads())
     monkeypatch.setattr("greenline.cache.cache.MAX_WAIT_S", 0.01)
     assert cache.get_or_load("k", Loads()) == "load 1"
+    cache.invalidate("k")
+    assert cache._invalid == {}  # the next one does not wait again
     stuck.may_end.set()
     assert first.get(timeout=10) == "load 1"
 

@@ -12,8 +12,10 @@ import pytest
     [
         lambda sock, flags: sock.recv(1, flags),
         lambda sock, flags: sock.recv_into(bytearray(1), 1, flags),
+        lambda sock, flags: sock.recvfrom(1, flags)[0],
+        lambda sock, flags: sock.recvfrom_into(bytearray(1), 1, flags)[0],
     ],
-    ids=["recv", "recv_into"],
+    ids=["recv", "recv_into", "recvfrom", "recvfrom_into"],
 )
 def test_a_look_at_a_connection_is_no_wait(receive: Any) -> None:
     flags = socket.MSG_DONTWAIT | socket.MSG_PEEK
@@ -57,3 +59,30 @@ def test_a_listener_that_is_shut_down_accepts_no_more() -> None:
         listener.shutdown(socket.SHUT_RDWR)
         with pytest.raises(OSError, match="Invalid argument"):
             acceptor.get(timeout=10)
+
+
+def test_what_is_sent_at_once_or_not_is_no_wait() -> None:
+    one, other = socket.socketpair()
+    with one, other, gevent.Timeout(10), pytest.raises(BlockingIOError):
+        while True:
+            one.send(b"x" * 100_000, socket.MSG_DONTWAIT)
+
+
+def test_with_a_timeout_it_is_a_wait() -> None:
+    """As of the standard library."""
+    one, other = socket.socketpair()
+    with one, other:
+        one.settimeout(0.01)
+        with pytest.raises(TimeoutError):
+            one.recv(1, socket.MSG_DONTWAIT)
+
+
+def test_one_of_datagrams_is_waited_for_no_more_after_a_shutdown() -> None:
+    """There is no end to be read: a look at it would follow another one for ever."""
+    one, other = socket.socketpair(type=socket.SOCK_DGRAM)
+    with one, other:
+        reader = gevent.spawn(one.recv, 10)
+        gevent.sleep(0)
+        one.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(OSError, match="descriptor was closed"):
+            reader.get(timeout=10)

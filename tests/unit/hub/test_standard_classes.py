@@ -51,3 +51,30 @@ def test_a_notification_is_no_wait() -> None:
     """Another greenlet would find the lock of a queue held, and be interrupted there."""
     said = run(["python", "-c", NOTIFIED], {"PYTHONPATH": str(CHECKOUT)}).stdout
     assert said == "cannot notify on un-acquired lock\n" * 2 + "[]\n"
+
+
+INTERRUPTED = """
+from greenline.patch import patch_all; patch_all()
+import gevent, queue, threading
+waiting = queue.LifoQueue()
+one, other = gevent.spawn(waiting.get), gevent.spawn(waiting.get)
+gevent.sleep(0)
+one.kill(block=False)  # in the round of the loop in which it would go on, and before that
+waiting.put("item")
+print(other.get(timeout=10), one.value)
+one, other = gevent.spawn(waiting.get), gevent.spawn(waiting.get)
+gevent.sleep(0)
+one.kill()
+waiting.put("item")
+print(other.get(timeout=10), waiting.qsize())
+condition = threading.Condition()
+try:
+    condition.wait()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_what_an_interrupted_one_was_notified_of_is_for_another_one() -> None:
+    said = run(["python", "-c", INTERRUPTED], {"PYTHONPATH": str(CHECKOUT)}).stdout
+    assert said == "item \nitem 0\ncannot wait on un-acquired lock\n"

@@ -44,6 +44,21 @@ def main():
 """) == ["b'it'", "Input/output error"]
 
 
+def test_a_terminal_whose_reads_have_a_time_of_their_own_is_left_alone() -> None:
+    """As pyserial sets it; no event says that the time is up."""
+    assert run("""
+import pty, termios
+
+def main():
+    ours, its = pty.openpty()
+    *flags, at_least = termios.tcgetattr(its)
+    flags[3] &= ~termios.ICANON
+    at_least[termios.VMIN], at_least[termios.VTIME] = 0, 1
+    termios.tcsetattr(its, termios.TCSANOW, [*flags, at_least])
+    tell(os.read(its, 10))
+""") == ["b''"]
+
+
 def test_a_writer_waits_for_a_reader_of_the_same_hub() -> None:
     """A pipe holds 64 KiB; all of a megabyte comes through, and the call says so."""
     assert run("""
