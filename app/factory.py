@@ -165,7 +165,9 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     shared, release = f"{settings.database_url} {settings.mongodb_uri}", code.hexdigest()
 
     def cache_of(opened: OpenPostgres | OpenMongo, name: str) -> Cache:
-        loads, feed = f"{shared}, {name}", opened.feed()
+        # A worker alone has nobody to share with, and pays for it at each load.
+        loads = f"{shared}, {name}" if settings.workers > 1 else None
+        feed = opened.feed()
         return Cache(
             max_bytes, CACHE_TTL_S, feed=feed, shared_loads=loads, release=release, name=name
         )

@@ -109,7 +109,8 @@ def cached(
             environ = current_environ()
             refused = _why_not(environ, scope is not None)
             group = "" if refused or scope is None else scope()
-            more = (_number_of_app(cache), *_called_with(args, kwargs))
+            context: Any = request_ctx._get_current_object()  # type: ignore[attr-defined]
+            more = (_number_of_app(cache, context.app), *_called_with(context, args, kwargs))
             key = "" if refused or group is None else _key(view, environ, names, group, more)
             if not 0 < len(key) <= MAX_KEY_LENGTH:
                 return ask(refused or "bypass")
@@ -154,7 +155,7 @@ def cached(
             if stored is None:
                 return ask("uri-miss")
             fresh_s = cache.ttl_s if ttl_s is None else ttl_s
-            return _again(stored, environ, came, fresh_s)
+            return _again(stored, environ, came, fresh_s, context.app.response_class)
 
         return answer
 
@@ -201,20 +202,23 @@ def _key(
     return f"{view.__module__}.{view.__qualname__} {parts!r} {group!r} {more!r}"
 
 
-def _number_of_app(cache: Cache) -> int:
+def _number_of_app(cache: Cache, app: flask.Flask) -> int:
     """Return the number of the application, which may have been made by one factory as others."""
     if cache.shares_loads:  # the workers may number several applications in another order
         return 0
-    app = flask.current_app._get_current_object()  # type: ignore[attr-defined]
     number = _numbers.get(app)
     if number is None:
         number = _numbers[app] = next(_next_number)
     return number
 
 
-def _called_with(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:
+def _called_with(context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:
     """Return the arguments that the address does not have: a function may be called by a view."""
-    if not args and kwargs == request_ctx.request.view_args:
+    # Ours has them without a request object, which takes as long to make as all else of a hit.
+    view_args = getattr(context, "view_args", None)
+    if view_args is None:
+        view_args = context.request.view_args
+    if not args and kwargs == view_args:
         return ()
     return filter(is_unchanging, (*args, *kwargs.values()))  # not the self of a method
 
@@ -258,14 +262,15 @@ def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:
     return response.make_conditional(environ)
 
 
-def _again(stored: Stored, environ: dict[str, Any], came: str, fresh_s: float) -> Response:
+def _again(
+    stored: Stored, environ: dict[str, Any], came: str, fresh_s: float, response_class: Any
+) -> Response:
     """Return a response that was kept, or that another request has loaded."""
     status, code, headers, body, begun_s = stored
     age_s = monotonic() - begun_s
     hit = f"hit; ttl={int(fresh_s - age_s)}"
     where = "fwd=uri-miss; collapsed" if came == "collapsed" else hit
     more = ("Age", str(int(age_s))), (STATUS, f"greenline; {where}")
-    response_class: Any = flask.current_app.response_class
     make = _factory(response_class)
     if make.works:
         response = make(body)
