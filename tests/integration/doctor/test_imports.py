@@ -3,7 +3,6 @@
 import json
 import socket
 import time
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -393,7 +392,7 @@ def test_the_files_of_a_package_that_is_read_count_as_loaded(
 def test_what_the_worker_warns_of_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    """Once: a driver that the application or a library of it loads, and an event loop."""
+    """Once: a driver that the application or a library of it loads."""
     library = tmp_path / ".venv/lib/site-packages"
     library.mkdir(parents=True)
     (library / "pyodbc.py").touch()
@@ -404,9 +403,7 @@ def test_what_the_worker_warns_of_is_found(
     monkeypatch.chdir(tmp_path)
     output = CliRunner().invoke(main, ["doctor", "app", "--json"]).output
     found = [each for each in json.loads(output)["findings"] if each["code"] == "GL101"]
-    driver, loop = sorted(found, key=itemgetter("what"))
+    (driver,) = found  # and no loop: uvloop's functions make asyncio's
     assert (driver["line"], driver["level"]) == (4 if source else 3, "warning")
     by = "(imported: app -> library -> pyodbc)"
     assert driver["what"].endswith(by) is not bool(source)
-    assert (loop["line"], loop["level"]) == (3, "warning")
-    assert loop["what"].startswith("uvloop: its loops wait in C")
