@@ -165,7 +165,7 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     shared, release = f"{settings.database_url} {settings.mongodb_uri}", code.hexdigest()
 
     def cache_of(opened: OpenPostgres | OpenMongo, name: str) -> Cache:
-        # A worker alone has nobody to share with, and pays for it at each load.
+        # A single worker has no other one to share a load with, and sharing has a cost.
         loads = f"{shared}, {name}" if settings.workers > 1 else None
         feed = opened.feed()
         return Cache(

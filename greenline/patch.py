@@ -71,6 +71,7 @@ def hook_libraries() -> None:
     hook_pymongo()
     hook_django()
     keep_running_loops()
+    hook_uvloop()
 
 
 def keep_running_loops() -> None:
@@ -82,6 +83,10 @@ def keep_running_loops() -> None:
         running_loop.install()
 
     after_import("asyncio", install)
+
+
+def hook_uvloop() -> None:
+    """Let uvloop make asyncio's loops, once the application imports it."""
     from greenline.legacy import uvloop
 
     uvloop.install()

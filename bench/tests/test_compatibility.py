@@ -23,7 +23,8 @@ from greenline.hub.compatibility import (
     YIELDS,
     records,
 )
-from tests.helpers.support import CHECKOUT, IS_LONG
+from tests.helpers.forms import some
+from tests.helpers.support import CHECKOUT
 
 GOOD, BAD = Wait(1.0, 0.01, 0.02), Wait(1.0, 0.99, 1.0)
 
@@ -97,7 +98,7 @@ def test_the_page_is_what_the_table_says(tmp_path: Path) -> None:
     assert f"| 99.9 | {new.date} | yields |" in page.read_text()
 
 
-@pytest.mark.parametrize("name", ["psycopg2", "pymongo", "redis"] if IS_LONG else ["psycopg2"])
+@pytest.mark.parametrize("name", some(["psycopg2", "pymongo", "redis"]))
 def test_a_library_that_is_installed_here_is_tried(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

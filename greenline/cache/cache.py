@@ -189,7 +189,10 @@ class Cache:
                     entry = None
                 age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
                 flight = self._flights.get(key)
-                loads = flight is None or not self._may_wait_for(flight, now_s, confirmed_s)
+                # One that has not begun is as young as can be.
+                loads = flight is None or (
+                    flight.has_begun and not self._may_wait_for(flight, now_s, confirmed_s)
+                )
                 # Its last load has failed a moment ago.
                 if 0 <= age_s < self.stale_s and now_s < self._retry_s.get(key, 0.0):
                     loads = False
@@ -338,8 +341,6 @@ class Cache:
 
     def _may_wait_for(self, load: Flight | Loaded, now_s: float, confirmed_s: float) -> bool:
         """Return whether a caller that asks now may take what *load* gives."""
-        if isinstance(load, Flight) and not load.has_begun:
-            return True
         # While the feed is interrupted too: the loads of one key must not become many.
         is_young = now_s - load.begun_s < load.ttl_s + max(self.stale_s, self._stale_if_error_s)
         return is_young and self._is_current(load, now_s, max(confirmed_s, 0.0))

@@ -1,12 +1,16 @@
 """
-Let events, queues and conditions of the standard library be what applications know.
+Let classes of threading and queue be what applications know.
 
 gevent replaces events and queues by compiled classes that have their documented methods alone.
 Applications use more: attributes of their own on an event, ``mutex`` and ``not_empty`` of a queue,
 and the methods that subclasses of a queue define. The standard library's queues are written in
 Python, and wait in the locks that gevent has patched.
+
+A thread that a request starts is no daemon, unless it is asked to be one: the worker waits for it
+at its end, as for those of real threads.
 """
 
+import os
 import queue
 import threading
 from contextlib import suppress
@@ -16,7 +20,7 @@ from typing import Any
 import gevent.monkey
 from gevent.event import Event
 
-from greenline.hub.gevent_compat import LockType
+from greenline.hub.gevent_compat import DummyThread, LockType
 
 QUEUES = "Queue", "LifoQueue", "PriorityQueue"
 
@@ -31,6 +35,8 @@ def restore() -> None:
     condition: Any = gevent.monkey.get_original("threading", "Condition")
     condition._is_owned = _is_owned
     condition.wait = _passing_on(condition.wait)
+    thread: Any = gevent.monkey.get_original("threading", "Thread")
+    thread.__init__ = _no_daemon_of_a_request(thread.__init__)
 
 
 def _is_owned(condition: Any) -> bool:
@@ -68,3 +74,21 @@ def _was_notified(error: BaseException) -> bool:
     of_wait = error.__traceback__ and error.__traceback__.tb_next
     waiter = of_wait and of_wait.tb_frame.f_locals.get("waiter")
     return waiter is not None and not waiter.locked()
+
+
+def _no_daemon_of_a_request(init: Any) -> Any:
+    @wraps(init)
+    def no_daemon(self: Any, *args: Any, **kwargs: Any) -> None:
+        # A request's own thread is a daemon to gevent, as nothing may wait for its end.
+        if kwargs.get("daemon") is None and _is_of_main_hub(threading.current_thread()):
+            kwargs["daemon"] = False
+        init(self, *args, **kwargs)
+
+    return no_daemon
+
+
+def _is_of_main_hub(thread: threading.Thread) -> bool:
+    """Return whether it is a greenlet that threading has not started, of the main thread's hub."""
+    if not isinstance(thread, DummyThread):
+        return False
+    return threading.get_native_id() == os.getpid()

@@ -4,18 +4,10 @@ Give each thread that is a greenlet a ``native_id`` of its own, as threads have.
 gevent gives all of them that of the thread that runs the hub: code that asks whether a thread of
 this number still lives, as pgAdmin does for a query, would find one for ever.
 ``threading.get_native_id()`` stays the system's.
-
-And a thread that a request starts is no daemon, unless it is asked to be one: the worker waits for
-it at its end, as for those of real threads.
 """
 
-import os
 import threading
-from functools import wraps
 from itertools import count
-from typing import Any
-
-import gevent.monkey
 
 from greenline.hub.gevent_compat import DummyThread, get_hub_if_exists
 
@@ -34,26 +26,6 @@ def install() -> None:
 
     # For greenlets that something else than threading has started.
     DummyThread.__init__ = create_with_number
-    thread: Any = gevent.monkey.get_original("threading", "Thread")
-    thread.__init__ = _no_daemon_of_a_request(thread.__init__)
-
-
-def _no_daemon_of_a_request(init: Any) -> Any:
-    @wraps(init)
-    def no_daemon(self: Any, *args: Any, **kwargs: Any) -> None:
-        # A request's own thread is a daemon to gevent, as nothing may wait for its end.
-        if kwargs.get("daemon") is None and _is_of_main_hub(threading.current_thread()):
-            kwargs["daemon"] = False
-        init(self, *args, **kwargs)
-
-    return no_daemon
-
-
-def _is_of_main_hub(thread: threading.Thread) -> bool:
-    """Return whether it is a greenlet that threading has not started, of the main thread's hub."""
-    if not isinstance(thread, DummyThread):
-        return False
-    return threading.get_native_id() == os.getpid()
 
 
 def _set_native_id(self: threading.Thread) -> None:

@@ -31,14 +31,14 @@ blocking_write: Callable[[int, Any], int] = os.write
 
 def read(fd: int, length: int, /) -> bytes:
     """Read as :func:`os.read` does, with its parameters; wait in the hub where it is empty."""
-    if _is_waited_for(fd, stat.S_ISFIFO, stat.S_ISCHR):
+    if _is_waited_for(fd, or_terminal=True):
         _wait(fd, READ_EVENT)
     return blocking_read(fd, length)
 
 
 def write(fd: int, data: Any, /) -> int:
     """Write as :func:`os.write` does, with its parameters; wait in the hub for a full pipe."""
-    if not _is_waited_for(fd, stat.S_ISFIFO):
+    if not _is_waited_for(fd):
         return blocking_write(fd, data)
     # A blocking pipe takes all bytes, so this writes all, in parts that do not block.
     left = memoryview(data).cast("B")
@@ -49,11 +49,11 @@ def write(fd: int, data: Any, /) -> int:
     return size_bytes
 
 
-def _is_waited_for(fd: int, *kinds: Callable[[int], bool]) -> bool:
-    """Return whether *fd* is of a kind, in blocking mode, and the caller may wait in a hub."""
+def _is_waited_for(fd: int, *, or_terminal: bool = False) -> bool:
+    """Return whether *fd* is a pipe in blocking mode and the caller may wait in a hub."""
     try:
         mode = os.fstat(fd).st_mode
-        is_one = any(kind(mode) for kind in kinds) and (not stat.S_ISCHR(mode) or _is_terminal(fd))
+        is_one = stat.S_ISFIFO(mode) or (or_terminal and stat.S_ISCHR(mode) and _is_terminal(fd))
         return is_one and os.get_blocking(fd) and can_wait()
     except OSError:  # the read or write raises the error
         return False
@@ -64,7 +64,7 @@ def _is_terminal(fd: int) -> bool:
     if not os.isatty(fd):
         return False
     *_, at_least = termios.tcgetattr(fd)
-    # With 0 a serial port's read ends after a time of its own, which no event tells.
+    # Where it is 0, a read ends after a time of its own, and there is no event for that.
     return at_least[termios.VMIN] not in (0, b"\0")
 
 

@@ -13,6 +13,7 @@ import gevent
 import pytest
 
 from tests.deploy.traffic import IS_LONG, KINDS, Traffic, deployed, held_up
+from tests.helpers.forms import some
 from tests.helpers.support import Databases, wait_until
 
 CLIENTS, REQUESTS, FIRST = (200, 10_000, "900ms") if IS_LONG else (200, 1_000, "500ms")
@@ -46,7 +47,7 @@ class Bursts:
         return self.next_s - now
 
 
-@pytest.mark.parametrize("kind", KINDS if IS_LONG else KINDS[:1])
+@pytest.mark.parametrize("kind", some(KINDS))
 def test_nothing_is_lost_where_nginx_gives_up_first(kind: str, databases: Databases) -> None:
     """Connections idle across both times: no 502, and nginx asks nothing twice."""
     bursts = Bursts(0.85, 1.4)

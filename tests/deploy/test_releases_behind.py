@@ -27,6 +27,7 @@ from tests.deploy.traffic import (
     deployed,
     held_up,
 )
+from tests.helpers.forms import some
 from tests.helpers.processes import children, lives, pid_in
 from tests.helpers.support import CHECKOUT, Databases, wait_until
 
@@ -37,8 +38,8 @@ HELD_UP_S = 0.3
 CODE = ("app", "config", "greenline", "gunicorn.conf.py")
 HEALTHZ = '{"status": "ok"}'
 
-over_tcp_at_least = pytest.mark.parametrize("kind", KINDS if IS_LONG else KINDS[1:])
-over_unix_at_least = pytest.mark.parametrize("kind", KINDS if IS_LONG else KINDS[:1])
+over_tcp_at_least = pytest.mark.parametrize("kind", some(KINDS[::-1]))
+over_unix_at_least = pytest.mark.parametrize("kind", some(KINDS))
 
 
 @over_tcp_at_least

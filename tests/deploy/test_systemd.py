@@ -20,12 +20,7 @@ from tests.deploy.systemd import UNITS, Systemd, Unavailable, booted, missing
 from tests.helpers.forms import in_the_long_form
 from tests.helpers.front import Front, behind_proxies
 from tests.helpers.load import Load
-from tests.helpers.support import (
-    CHECKOUT,
-    IS_LONG,
-    Databases,
-    wait_until,
-)
+from tests.helpers.support import CHECKOUT, IS_LONG, Databases, wait_until
 
 RESTARTS, RELOADS = (10, 20) if IS_LONG else (2, 2)
 SERVICE, SOCKET = "greenline.service", "greenline.socket"

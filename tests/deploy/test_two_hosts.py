@@ -22,13 +22,7 @@ import pytest
 from tests.deploy.behind import Behind, behind
 from tests.deploy.traffic import ADD, IS_LONG, Deployed, Traffic, failed
 from tests.helpers.forms import in_the_long_form
-from tests.helpers.support import (
-    Databases,
-    Service,
-    free_port,
-    service,
-    wait_until,
-)
+from tests.helpers.support import Databases, Service, free_port, service, wait_until
 
 FAIL_TIMEOUT_S, SLACK_S = 5.0, 3.0
 CLIENTS = 20

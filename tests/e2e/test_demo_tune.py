@@ -8,12 +8,7 @@ import pytest
 
 from greenline.tune import results
 from tests.helpers.forms import in_the_long_form
-from tests.helpers.support import (
-    CHECKOUT,
-    IS_LONG,
-    environ,
-    open_folder,
-)
+from tests.helpers.support import CHECKOUT, IS_LONG, environ, open_folder
 
 
 def demo(data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

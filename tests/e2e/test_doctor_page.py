@@ -12,11 +12,7 @@ import pytest
 from greenline.doctor.codes import CODES
 from tests.helpers.forms import some
 from tests.helpers.pages import blocks, read, write_example
-from tests.helpers.support import (
-    BIN,
-    CHECKOUT,
-    environ,
-)
+from tests.helpers.support import BIN, CHECKOUT, environ
 
 PAGE = "docs/doctor.md"
 EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").glob("*.py"))

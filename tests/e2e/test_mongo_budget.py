@@ -19,13 +19,7 @@ from greenline.mongo.options import MIN_POOL_SIZE
 from tests.helpers.connections import Connections
 from tests.helpers.forms import in_the_long_form
 from tests.helpers.load import Load
-from tests.helpers.support import (
-    IS_LONG,
-    Databases,
-    Service,
-    service,
-    wait_until,
-)
+from tests.helpers.support import IS_LONG, Databases, Service, service, wait_until
 
 WORKERS = 2
 # Room for one generation, for the least of another, and for an exchange, but not for two.

@@ -17,10 +17,7 @@ from tests.e2e.hosting import at_once, hosting
 from tests.helpers.connections import Connections
 from tests.helpers.forms import in_the_long_form
 from tests.helpers.proxy import Proxy
-from tests.helpers.support import (
-    Service,
-    wait_until,
-)
+from tests.helpers.support import Service, wait_until
 
 APP = "tests.e2e.connecting_to_mongo:app"
 SIZE, CLIENTS = 4, 40

@@ -21,13 +21,7 @@ from greenline.sqlalchemy import create_engine
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.forms import some
 from tests.helpers.load import Load
-from tests.helpers.support import (
-    CHECKOUT,
-    IS_LONG,
-    Service,
-    environ,
-    wait_until,
-)
+from tests.helpers.support import CHECKOUT, IS_LONG, Service, environ, wait_until
 from tests.helpers.watch import count
 
 ENGINES = ["django.db.backends.postgresql", "greenline.django.postgresql"]
@@ -76,7 +70,7 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall()
 
 
-@pytest.mark.parametrize("engine", some(ENGINES))
+@pytest.mark.parametrize("engine", some(ENGINES), ids=some(["Django's", "ours"]))
 def test_django_keeps_its_promises(engine: str, postgres: Postgres, url: str) -> None:
     """Many clients and twenty connections, through a reload and the kill of a worker."""
     clients, more = (100, 50) if IS_LONG else (10, 20)
@@ -148,7 +142,7 @@ def pgbouncer() -> Iterator[Pgbouncer]:
             pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("engine", some(ENGINES[::-1]))
+@pytest.mark.parametrize("engine", some(ENGINES[::-1]), ids=some(["ours", "Django's"]))
 def test_django_goes_through_a_pgbouncer(engine: str, pgbouncer: Pgbouncer) -> None:
     """Each transaction may have another session; more are kept open than it has connections."""
     four = {"PGBOUNCER_POOL_SIZE": "4", "POSTGRES_POOL_SIZE": "4"}

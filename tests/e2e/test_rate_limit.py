@@ -14,13 +14,7 @@ from embedded.redis import Redis
 from greenline.errors import ConfigError
 from tests.helpers.forms import in_the_long_form
 from tests.helpers.processes import children, pid_in
-from tests.helpers.support import (
-    IS_LONG,
-    Databases,
-    Service,
-    service,
-    wait_until,
-)
+from tests.helpers.support import IS_LONG, Databases, Service, service, wait_until
 
 WORKERS = 4 if IS_LONG else 2
 ALLOWED, ASKED, CLIENTS = 100, 160, 8

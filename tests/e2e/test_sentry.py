@@ -33,7 +33,7 @@ def sentry() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield f"http://key@127.0.0.1:{port}/1", events
 
 
-@pytest.mark.parametrize("arguments", some([["--preload"], []]))
+@pytest.mark.parametrize("arguments", some([["--preload"], []]), ids=some(["preloaded", "loaded"]))
 def test_errors_arrive_with_their_own_tags(arguments: list[str], tmp_path: Path) -> None:
     """Of fifty requests at once, none of them mixed; the stop sends those that wait."""
     write_example("docs/watch.md", "shop.py", tmp_path)

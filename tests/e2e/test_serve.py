@@ -24,13 +24,7 @@ from embedded.postgres import Postgres, temporary
 from embedded.serve import NO_MONGODB
 from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.processes import stat
-from tests.helpers.support import (
-    CHECKOUT,
-    IS_LONG,
-    environ,
-    free_port,
-    wait_until,
-)
+from tests.helpers.support import CHECKOUT, IS_LONG, environ, free_port, wait_until
 
 # The first one is what the short form sends; other tests send SIGINT and SIGTERM.
 SIGNALS = [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
@@ -222,7 +216,9 @@ def test_the_printed_curl_lines_work_and_the_data_outlive_a_restart(data: Path) 
         assert found.stdout == b""
 
 
-@pytest.mark.parametrize("is_wanted", some([False, True]))
+@pytest.mark.parametrize(
+    "is_wanted", some([False, True]), ids=some(["MONGODB_URI=off", "no wheel"])
+)
 def test_without_mongodb_postgres_is_served(is_wanted: bool, used: Path, tmp_path: Path) -> None:
     """
     One line says why there is none; ready, and without what MongoDB holds. With AUTH=off no key is
@@ -344,9 +340,7 @@ def test_a_second_signal_while_stopping_leaves_nothing_either(used: Path) -> Non
         run.assert_nothing_left()
 
 
-@pytest.mark.parametrize(
-    "moment", some(["flask", "initdb", "--single", "cluster_name", "secantus"])
-)
+@pytest.mark.parametrize("moment", some(MOMENTS))
 def test_a_signal_during_the_start_stops_what_has_started(moment: str, data: Path) -> None:
     """Wherever the start is, SIGTERM ends it with status 0 and leaves nothing."""
     with serve(data) as run:
@@ -356,7 +350,7 @@ def test_a_signal_during_the_start_stops_what_has_started(moment: str, data: Pat
         run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("to_group", some([True, False]))
+@pytest.mark.parametrize("to_group", some([True, False]), ids=some(["Ctrl-C", "SIGTERM to make"]))
 def test_make_serve_passes_the_signal_on(to_group: bool, used: Path) -> None:
     """Ctrl-C reaches make and serve alike; a SIGTERM of make alone is forwarded. With a cache."""
     with serve(used, "make", "serve", GREENLINE_CACHE_BYTES="64000000") as run:

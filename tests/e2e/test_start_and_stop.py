@@ -9,12 +9,7 @@ import pytest
 
 from embedded.postgres import Postgres
 from tests.helpers.forms import some
-from tests.helpers.support import (
-    Answer,
-    Databases,
-    service,
-    wait_until,
-)
+from tests.helpers.support import Answer, Databases, service, wait_until
 from tests.helpers.watch import backends
 
 SECRET = "sesame"
@@ -35,7 +30,7 @@ BAD: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), some(list(BAD.values()), 5))
+@pytest.mark.parametrize(("name", "value"), some(list(BAD.values()), 5), ids=some(list(BAD), 5))
 def test_a_bad_setting_is_reported_in_one_line(databases: Databases, name: str, value: str) -> None:
     """gunicorn ends, and one line names the variable, without a stack and without a password."""
     environ = {**databases.environ, "WEB_CONCURRENCY": "3", name: value}
@@ -55,7 +50,7 @@ def test_ctrl_c_ends_it_without_a_word_of_the_interpreter(databases: Databases) 
             os.kill(pid, signal.SIGINT)
         assert greenline.process.wait(timeout=20) == 0
         assert "Traceback" not in greenline.log, greenline.log
-        assert greenline.log.count("Worker exiting") == 1
+        assert greenline.log.count("Worker exiting") == 2
 
 
 def test_sigterm_finishes_what_is_in_progress(databases: Databases, postgres: Postgres) -> None:

@@ -179,18 +179,20 @@ def test_without_a_terminal_it_is_printed_once(running: Service, port: int) -> N
         assert "\x1b" not in done.stdout
 
 
-UNWATCHED = [
-    ("http://127.0.0.1:{port}", "wrong", "set GREENLINE_OPS_TOKEN to its token"),
-    ("http://127.0.0.1:{other}", TOKEN, "Connection refused"),
-    ("4194305", TOKEN, "there is no process 4194305"),
-    ("http://127.0.0.1:{port}", "", "set GREENLINE_OPS_TOKEN to its token"),
-    ("http://127.0.0.1:{service}", TOKEN, "404 Not Found: no state"),
-    ("/nowhere.sock", TOKEN, "No such file or directory"),
-    ("localhost:9191", TOKEN, "is no process id, no path of a socket and no URL"),
-]
+UNWATCHED = {
+    "a wrong token": ("http://127.0.0.1:{port}", "wrong", "set GREENLINE_OPS_TOKEN to its token"),
+    "no listener": ("http://127.0.0.1:{other}", TOKEN, "Connection refused"),
+    "no process": ("4194305", TOKEN, "there is no process 4194305"),
+    "no token": ("http://127.0.0.1:{port}", "", "set GREENLINE_OPS_TOKEN to its token"),
+    "the service": ("http://127.0.0.1:{service}", TOKEN, "404 Not Found: no state"),
+    "no socket": ("/nowhere.sock", TOKEN, "No such file or directory"),
+    "no URL": ("localhost:9191", TOKEN, "is no process id, no path of a socket and no URL"),
+}
 
 
-@pytest.mark.parametrize(("target", "token", "reason"), some(UNWATCHED, 3))
+@pytest.mark.parametrize(
+    ("target", "token", "reason"), some(list(UNWATCHED.values()), 3), ids=some(list(UNWATCHED), 3)
+)
 def test_what_cannot_be_watched_is_named(
     target: str, token: str, reason: str, running: Service, port: int
 ) -> None:

@@ -15,13 +15,7 @@ from tests.e2e.hosting import at_once, hosting
 from tests.helpers.forms import some
 from tests.helpers.otlp import Receiver, Span, receiving
 from tests.helpers.pages import write_example
-from tests.helpers.support import (
-    CHECKOUT,
-    Databases,
-    run,
-    service,
-    wait_until,
-)
+from tests.helpers.support import CHECKOUT, Databases, run, service, wait_until
 
 APP, ITSELF = "tests.e2e.tracing:app", "tests.e2e.tracing_itself:app"
 SERVER, CLIENT = 2, 3  # OTLP's numbers of the kinds of spans
@@ -161,6 +155,7 @@ def test_an_error_is_shown_without_its_values(empty_database: str) -> None:
 @pytest.mark.parametrize(
     ("target", "preload"),
     some([(APP, []), (APP, ["--preload"]), (ITSELF, ["--preload"])]),
+    ids=some(["loaded", "preloaded", "its-own-preloaded"]),
 )
 def test_a_fork_in_a_request(
     target: str, preload: list[str], empty_mongo: str, empty_database: str

@@ -19,14 +19,7 @@ from greenline.doctor.serving import TrialError
 from greenline.doctor.trial import Request
 from greenline.errors import ConfigError
 from tests.helpers.forms import some
-from tests.helpers.support import (
-    BIN,
-    CHECKOUT,
-    IS_LONG,
-    environ,
-    free_port,
-    wait_until,
-)
+from tests.helpers.support import BIN, CHECKOUT, IS_LONG, environ, free_port, wait_until
 
 SHOP = """\
 import ctypes

@@ -23,13 +23,7 @@ from embedded.postgres import Postgres, temporary
 from embedded.process import kill_all
 from greenline.errors import ConfigError
 from tests.helpers.forms import some
-from tests.helpers.support import (
-    CHECKOUT,
-    IS_LONG,
-    SLOT_WAIT_S,
-    open_folder,
-    wait_until,
-)
+from tests.helpers.support import CHECKOUT, IS_LONG, SLOT_WAIT_S, open_folder, wait_until
 
 Server = Postgres | Mongo
 
@@ -147,7 +141,9 @@ def test_a_second_server_on_the_same_folder_is_refused(kind: Kind, data: Path) -
 
 
 @each_kind
-@pytest.mark.parametrize("ended", some([signal.SIGKILL, signal.SIGTERM]))
+@pytest.mark.parametrize(
+    "ended", some([signal.SIGKILL, signal.SIGTERM]), ids=some(["SIGKILL", "SIGTERM"])
+)
 def test_a_server_ends_with_the_process_that_started_it(
     kind: Kind, ended: signal.Signals, data: Path
 ) -> None:

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.support import (
-    CHECKOUT,
-    environ,
-)
+from tests.helpers.support import CHECKOUT, environ
 
 PROGRAM = """
 from greenline.patch import patch_all; patch_all()

@@ -18,10 +18,7 @@ from greenline.tune import choose, measure, proof, rate, results, run, server, t
 from greenline.tune.server import Configuration, started
 from tests.helpers.forms import some
 from tests.helpers.pages import commands
-from tests.helpers.support import (
-    CHECKOUT,
-    environ,
-)
+from tests.helpers.support import CHECKOUT, environ
 
 # Each request holds a connection for 20 ms: a pool of one answers 50 a second at most.
 HOLDING = """\

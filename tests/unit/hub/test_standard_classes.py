@@ -1,4 +1,4 @@
-"""greenline.hub.standard_classes: what applications do with events and queues."""
+"""greenline.hub.standard_classes: what applications do with events, queues and threads."""
 
 from tests.helpers.support import CHECKOUT, run
 
@@ -78,3 +78,25 @@ except RuntimeError as error:
 def test_what_an_interrupted_one_was_notified_of_is_for_another_one() -> None:
     said = run(["python", "-c", INTERRUPTED], {"PYTHONPATH": str(CHECKOUT)}).stdout
     assert said == "item \nitem 0\ncannot wait on un-acquired lock\n"
+
+
+STARTED = """
+from greenline.patch import patch_all; patch_all()
+import threading, time
+import gevent
+
+def view():
+    for more in {}, {"daemon": True}:
+        sleep_s = 60 if more else 0.2
+        threading.Thread(target=lambda s=sleep_s: (time.sleep(s), print(s)), **more).start()
+    threading.Timer(0.1, print, ["timer"]).start()
+    print(threading.current_thread().name[:5], threading.Thread().daemon)
+
+gevent.spawn(view).join()
+"""
+
+
+def test_a_thread_that_a_request_starts_is_no_daemon() -> None:
+    """A program waits for it at its end, and for no other one."""
+    said = run(["python", "-c", STARTED], {"PYTHONPATH": str(CHECKOUT)}).stdout
+    assert said == "Dummy False\ntimer\n0.2\n"

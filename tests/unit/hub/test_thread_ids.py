@@ -76,28 +76,3 @@ def test_each_has_its_own_and_none_lives_on() -> None:
         timeout=30,
     )
     assert done.stdout == SAID, done.stderr
-
-
-STARTED = """
-from greenline.patch import patch_all; patch_all()
-import threading, time
-import gevent
-
-def view():
-    for more in {}, {"daemon": True}:
-        sleep_s = 60 if more else 0.2
-        threading.Thread(target=lambda s=sleep_s: (time.sleep(s), print(s)), **more).start()
-    threading.Timer(0.1, print, ["timer"]).start()
-    print(threading.current_thread().name[:5], threading.Thread().daemon)
-
-gevent.spawn(view).join()
-"""
-
-
-def test_a_thread_that_a_request_starts_is_no_daemon() -> None:
-    """A program waits for it at its end, and for no other one."""
-    done = subprocess.run(
-        [sys.executable, "-c", STARTED], cwd=CHECKOUT, env=environ({}), text=True,
-        capture_output=True, timeout=60,
-    )  # fmt: skip
-    assert (done.stdout, done.returncode) == ("Dummy False\ntimer\n0.2\n", 0)

@@ -21,12 +21,7 @@ from app.documents import endpoint, files, transfer
 from tests.helpers.forms import in_the_long_form
 from tests.helpers.proxy import Proxy
 from tests.helpers.stored import BOTH, DOCUMENT, LATIN_1, TWICE, A
-from tests.helpers.support import (
-    BIN,
-    CHECKOUT,
-    environ,
-    wait_until,
-)
+from tests.helpers.support import BIN, CHECKOUT, environ, wait_until
 
 COUNT = 3_210
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
