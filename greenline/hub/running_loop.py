@@ -19,7 +19,7 @@ from gevent import getcurrent
 # gevent calls ``switch_out`` of a greenlet that switches to the hub, and looks up ``switch`` and
 # ``throw`` of the greenlet that it resumes, both on the instance. So only a greenlet that runs a
 # loop has an overhead.
-HOOKS = ("switch_out", "switch", "throw")
+HOOKS = ("switch_out", "switch", "throw", "enter_loop")
 
 _set_in_thread = events._set_running_loop
 tasks: Any = asyncio.tasks
@@ -40,12 +40,41 @@ def install() -> None:
 
 def is_running() -> bool:
     """Return whether this greenlet runs a loop, or is a child of one that does."""
-    greenlet: Any = getcurrent()
+    return bool(_hooks_above(getcurrent()))
+
+
+def share_with(kind: Any) -> None:
+    """
+    Let child greenlets, which a coroutine starts, leave its loop too while they wait in the hub.
+
+    :param kind: their class, a subclass of ``greenlet.greenlet``.
+    """
+
+    def switch_out(self: Any) -> None:
+        if hooks := _hooks_above(self):
+            hooks["switch_out"]()
+
+    def switch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if hooks := _hooks_above(self):
+            hooks["enter_loop"]()
+        return super(kind, self).switch(*args, **kwargs)
+
+    def throw(self: Any, *args: Any) -> Any:
+        if hooks := _hooks_above(self):
+            hooks["enter_loop"]()
+        return super(kind, self).throw(*args)
+
+    kind.switch_out, kind.switch, kind.throw = switch_out, switch, throw
+
+
+def _hooks_above(greenlet: Any) -> dict[str, Any]:
+    """Return the hooks of *greenlet* or of its nearest parent that runs a loop; empty: none."""
     while greenlet is not None:
-        if HOOKS[0] in greenlet.__dict__:
-            return True
+        hooks: dict[str, Any] = greenlet.__dict__
+        if HOOKS[0] in hooks:
+            return hooks
         greenlet = greenlet.parent
-    return False
+    return {}
 
 
 def _set_running_loop(loop: Any) -> None:
@@ -53,9 +82,9 @@ def _set_running_loop(loop: Any) -> None:
     greenlet = getcurrent()
     hooks = greenlet.__dict__
     if loop is not None:
-        enter, *replaced = _hooks(greenlet, loop)
-        enter()
-        hooks["switch_out"], hooks["switch"], hooks["throw"] = replaced
+        made = _hooks(greenlet, loop)
+        made["enter_loop"]()
+        hooks.update(made)
     elif "switch_out" in hooks:
         hooks["switch_out"]()
         for name in HOOKS:
@@ -64,14 +93,14 @@ def _set_running_loop(loop: Any) -> None:
         _set_in_thread(None)
 
 
-def _hooks(greenlet: Any, loop: Any) -> Any:
+def _hooks(greenlet: Any, loop: Any) -> dict[str, Any]:
     kind = type(greenlet)
     task: Any = None
     # run_forever() has just set those of the loop. Another loop would close the generators at its
     # end, in the middle.
     generators: Any = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(None, None)
-    # What a child greenlet of another one, which has no hooks, has left while it waits.
+    # What a child greenlet of another one, whose class has no hooks, has left while it waits.
     before: tuple[Any, Any, Any] = (None, None, (None, None))
     # Its own child greenlets, such as SQLAlchemy's, switch to it without its leaving.
     is_inside = False
@@ -103,7 +132,7 @@ def _hooks(greenlet: Any, loop: Any) -> Any:
         enter()
         return kind.throw(greenlet, *args)
 
-    return enter, leave, switch, throw
+    return dict(zip(HOOKS, (leave, switch, throw, enter), strict=True))
 
 
 def _swap_in_dict(loop: Any, task: Any) -> Any:

@@ -3,6 +3,9 @@ Let checkouts of SQLAlchemy's QueuePool nest without a deadlock: see :mod:`green
 
 That is for requests. Greenlets of the application take what is free, as its threads do: one that
 holds a connection for ever would have requests wait for ever.
+
+What its asyncio engines run in greenlets of their own may block: see
+:mod:`greenline.hub.running_loop`.
 """
 
 import inspect
@@ -15,17 +18,28 @@ from gevent import getcurrent
 
 from greenline import settings
 from greenline.errors import PoolTimeout
+from greenline.hub import running_loop
 from greenline.hub.handlers import Handler
 from greenline.hub.nesting import NestedCheckouts
 from greenline.offload.imports import after_import
 
 POOL_MODULE = "sqlalchemy.pool.impl"
+# Where the greenlets' class is since SQLAlchemy 2.1, which makes it at the first use, and before.
+GREENLET_MODULES = ("sqlalchemy.util.concurrency", "sqlalchemy.util._concurrency_py3k")
 _UNCOUNTED = object()
 
 
 def install() -> None:
-    """Wrap SQLAlchemy's QueuePool, now or after its import."""
+    """Wrap SQLAlchemy's QueuePool and its greenlets, now or after their import."""
     after_import(POOL_MODULE, _wrap_its_pool)
+    for module in GREENLET_MODULES:
+        after_import(module, _wrap_its_greenlets)
+
+
+def _wrap_its_greenlets(module: Any) -> None:
+    kind = getattr(getattr(module, "_concurrency_shim", module), "_AsyncIoGreenlet", None)
+    if kind is not None:
+        running_loop.share_with(kind)
 
 
 def _wrap_its_pool(module: Any) -> None:

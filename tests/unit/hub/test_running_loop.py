@@ -126,6 +126,34 @@ def test_a_child_greenlet_may_await() -> None:
     assert not spawned(has_loop)
 
 
+def test_a_child_greenlet_may_block() -> None:
+    """As what SQLAlchemy's run_sync() calls does: others run their loops meanwhile, and it its."""
+
+    def work_as_a_thread_does(pause_s: float) -> list[bool]:
+        seen = [has_loop()]
+        gevent.sleep(pause_s)
+        seen.append(has_loop())
+        await_only(asyncio.sleep(0.01))
+        gevent.sleep(pause_s)
+        return [*seen, has_loop()]
+
+    async def work(pause_s: float) -> bool:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        seen = await greenlet_spawn(work_as_a_thread_does, pause_s)
+        return all(seen) and asyncio.get_running_loop() is loop and asyncio.current_task() is task
+
+    async def plain() -> bool:
+        await asyncio.sleep(0.001)
+        return has_loop()
+
+    jobs = [gevent.spawn(lambda s=s: asyncio.run(work(s))) for s in (0.02, 0.03, 0.05)]
+    gevent.sleep(0.005)
+    assert not has_loop()
+    jobs += [gevent.spawn(lambda: asyncio.run(plain())) for _ in range(3)]
+    assert [job.get(timeout=10) for job in jobs] == [True] * 6
+    assert not spawned(has_loop)
+
+
 def test_what_is_left_is_nothing() -> None:
     """A greenlet that ran a loop runs the next one, and switches as all others do then."""
 
