@@ -236,15 +236,12 @@ def ask_mysqlclient(address: str, word: str) -> object:
         conn.close()
 
 
-MYSQL_CONNECTOR = {"use_pure": False}
-
-
 def ask_mysql_connector(address: str, word: str) -> object:
     import mysql.connector
 
     host, port = _host_port(address)
     given = {"host": host, "port": port, "user": "greenline", "ssl_disabled": True}
-    conn = mysql.connector.connect(**given, **MYSQL_CONNECTOR)
+    conn = mysql.connector.connect(**given, use_pure=False)
     try:
         cursor = conn.cursor()
         cursor.execute("select %s", (word,))
@@ -263,10 +260,6 @@ def _mysql_connector_system() -> dict[str, str]:
     folder = VAR / "compatibility" / "mysql-connector-python" / "lib"
     python = f"python{version_info.major}.{version_info.minor}"
     return {"LD_LIBRARY_PATH": str(folder / python / "site-packages" / "mysql" / "vendor")}
-
-
-def prepare_mysql_connector() -> None:
-    MYSQL_CONNECTOR["use_pure"] = True
 
 
 def _mysqlclient_system() -> dict[str, str]:
@@ -341,7 +334,8 @@ def ask_pymemcache(client: Any, word: str) -> object:
 def open_pylibmc(address: str) -> Any:
     import pylibmc
 
-    return pylibmc.ClientPool(pylibmc.Client([address]), PLACES)
+    client = pylibmc.Client([address], behaviors={"_poll_timeout": 30_000})
+    return pylibmc.ClientPool(client, PLACES)
 
 
 def ask_pylibmc(pool: Any, word: str) -> object:
@@ -872,8 +866,8 @@ def ask_duckdb(_: str, word: str) -> object:
 def ask_pillow(_: str, word: str) -> object:
     from PIL import Image
 
-    side = int(1 + 6000 * seconds(word) ** 0.5)
-    Image.effect_noise((side, side), 20).resize((side // 2 + 1, side // 2 + 1), Image.LANCZOS)
+    side = int(1 + 12_000 * seconds(word) ** 0.5)
+    Image.new("L", (side, side)).resize((side // 2 + 1, side // 2 + 1), Image.LANCZOS)
     return word
 
 
@@ -951,7 +945,8 @@ LIBRARIES = (
     ),
     Library(
         "pylibmc", ("pylibmc",), "https://sendapatch.se/projects/pylibmc/pooling.html",
-        "memcached", ask_pylibmc, open_pylibmc, extension="_pylibmc", instead="pymemcache",
+        "memcached", ask_pylibmc, open_pylibmc,
+        note="it holds the server to be dead for a while after its poll_timeout of 5 s",
     ),
     Library(
         "python-memcached", ("memcache",), "https://github.com/linsomniac/python-memcached",
@@ -969,16 +964,11 @@ LIBRARIES = (
     Library(
         "mysql-connector-python", ("mysql",),
         "https://dev.mysql.com/doc/connector-python/en/connector-python-cext.html",
-        "mariadb", ask_mysql_connector, extension="_mysql_connector",
-        instead="connect(use_pure=True)", needs="mysql.connector.connect(use_pure)",
-        prepare=prepare_mysql_connector, system=_mysql_connector_system,
-        note="its C extension is not loaded, and it yields, where Python's ssl has an OpenSSL "
-        "older than that of the wheel",
+        "mariadb", ask_mysql_connector, system=_mysql_connector_system,
     ),
     Library(
         "pyodbc", ("pyodbc",), "https://github.com/mkleehammer/pyodbc/wiki",
-        "postgres", ask_pyodbc, extension="pyodbc", system=_pyodbc_system,
-        instead="a process or gevent's thread pool", note="with psqlODBC",
+        "postgres", ask_pyodbc, system=_pyodbc_system, note="with psqlODBC",
     ),
     Library(
         "pymssql", ("pymssql",), "https://pymssql.readthedocs.io/en/latest/ref/pymssql.html",
@@ -1037,7 +1027,7 @@ LIBRARIES = (
     Library("aiohttp", ("aiohttp",), "https://docs.aiohttp.org/en/stable/client.html",
             "http", ask_aiohttp, note="by asyncio.run()"),
     Library("pycurl", ("pycurl",), "http://pycurl.io/docs/latest/index.html",
-            "http", ask_pycurl, extension="pycurl", instead="requests or urllib3"),
+            "http", ask_pycurl),
     Library(
         "boto3", ("boto3", "botocore"),
         "https://docs.aws.amazon.com/boto3/latest/guide/clients.html",
@@ -1086,7 +1076,7 @@ LIBRARIES = (
     Library("ldap3", ("ldap3",), "https://ldap3.readthedocs.io/en/latest/", "slapd", ask_ldap3),
     Library(
         "python-ldap", ("ldap",), "https://www.python-ldap.org/en/latest/",
-        "slapd", ask_ldap, extension="_ldap", system=_ldap_system, instead="ldap3",
+        "slapd", ask_ldap, system=_ldap_system,
         without=("ldap.dn", "ldap.filter", "ldap.modlist"),
     ),
     Library("paramiko", ("paramiko",), "https://docs.paramiko.org/en/stable/api/client.html",
@@ -1141,7 +1131,7 @@ LIBRARIES = (
     Library("duckdb", ("duckdb",), "https://duckdb.org/docs/stable/clients/python/overview",
             "computing", ask_duckdb, computes=True, instead=SHORT),
     Library("pillow", ("PIL",), "https://pillow.readthedocs.io/en/stable/",
-            "computing", ask_pillow, computes=True, instead=SHORT),
+            "computing", ask_pillow, note="the worker runs it in threads"),
     Library("bcrypt", ("bcrypt",), "https://github.com/pyca/bcrypt",
             "computing", ask_bcrypt, note="the worker runs it in threads"),
     Library("argon2-cffi", ("argon2",), "https://argon2-cffi.readthedocs.io/en/stable/",

@@ -1,9 +1,9 @@
 """
 Keep calls that block below Python away from the hub.
 
-``sqlite3``, mysqlclient, file locks, pipes, ``os.system``, ``os.wait*`` and the hashes of passwords
-are replaced by functions that wait in the hub or work in native threads, and gRPC's own support for
-gevent is switched on. Replaced as well are the functions that
+``sqlite3``, drivers that wait in C, file locks, pipes, ``os.system``, ``os.wait*``, the hashes of
+passwords and Pillow are replaced by functions that wait in the hub or work in native threads, and
+gRPC's own support for gevent is switched on. Replaced as well are the functions that
 ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is replaced.
 
 Internal: applications import nothing from here.
@@ -21,9 +21,6 @@ from greenline.hub.namespaces import namespaces
 from greenline.offload import names
 from greenline.offload.imports import after_import
 
-# By C module, the Python module that calls it, where that is not in a package of the same name.
-CALLERS = {"_mysql_connector": "mysql.connector.connection_cext", "_ldap": "ldap"}
-
 # What waits in the hub, or is the hub's own.
 GREEN = {"gevent", "greenline", "gunicorn", "psycopg2"}
 
@@ -39,7 +36,7 @@ def patch() -> None:
     if callables is None:
         return
     # Not at the top: at their import these modules keep the functions that gevent has set.
-    from greenline.offload import grpc, hashing, locks, pipes, processes, programs
+    from greenline.offload import drivers, grpc, hashing, locks, pillow, pipes, processes, programs
 
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
     os.lockf = locks.os_lockf
@@ -50,9 +47,12 @@ def patch() -> None:
         os.waitid = processes.waitid
     programs.patch()
     hashing.patch()
+    pillow.patch()
+    drivers.patch()
     grpc.patch()
     after_import("sqlite3.dbapi2", _patch_sqlite3)
     after_import("MySQLdb._mysql", _patch_mysqlclient)
+    after_import("pyodbc", _patch_pyodbc)
     for name in callables:
         names.require_package(name)
         names.wrap(name)
@@ -68,6 +68,12 @@ def _patch_mysqlclient(module: ModuleType) -> None:
     from greenline.offload import mysqlclient
 
     mysqlclient.patch(module)
+
+
+def _patch_pyodbc(module: ModuleType) -> None:
+    from greenline.offload import pyodbc
+
+    pyodbc.patch(module)
 
 
 def advice(file: str, function: str) -> str | None:
@@ -86,8 +92,7 @@ def advice(file: str, function: str) -> str | None:
         return None
     package = module.partition(".")[0]
     for driver, (what, instead) in BLOCKING_DRIVERS.items():
-        caller = CALLERS.get(driver, driver.partition(".")[0])
-        if f"{module}.".startswith(f"{caller}."):
+        if package == driver.partition(".")[0]:
             return f"{what} waits in C: use {instead}"
     if package in sys.stdlib_module_names or package in GREEN:
         return None

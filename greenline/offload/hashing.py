@@ -4,13 +4,10 @@ other threads run Python meanwhile, as under gthread.
 """
 
 import hashlib
-import os
 from collections.abc import Callable
 from functools import update_wrapper
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
-
-from gevent.lock import Semaphore
 
 from greenline.offload import threads
 from greenline.offload.imports import after_import
@@ -44,16 +41,9 @@ def _patch(module: ModuleType) -> None:
             setattr(module, name, _in_a_thread(getattr(module, name), module.__name__))
 
 
-def _cores() -> Semaphore:
-    # With more threads than cores the hub would seldom have one.
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return Semaphore(len(os.sched_getaffinity(0)))
-    return Semaphore(os.cpu_count() or 1)
-
-
 def _in_a_thread(original: Callable[P, T], module: str) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        return threads.run_in_turn(_turns, original, *args, **kwargs)
+        return threads.compute(original, *args, **kwargs)
 
     run = update_wrapper(run, original)
     run.__module__ = module  # where it stands now: else it cannot be pickled
@@ -73,12 +63,3 @@ def pbkdf2_hmac(
 
 
 pbkdf2_hmac.__module__ = "hashlib"  # another process may have to load it by its name
-
-
-def _after_fork_in_child() -> None:
-    global _turns
-    _turns = _cores()  # greenlets of the parent hold the copies of its turns
-
-
-_turns = _cores()
-os.register_at_fork(after_in_child=_after_fork_in_child)

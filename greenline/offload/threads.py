@@ -122,8 +122,11 @@ class _Job:
 
     def run(self) -> None:
         """Run in the native thread."""
+        func, args = self.func, self.args
+        # The hub keeps the job longer than the greenlet that waits, and the objects not so long.
+        del self.func, self.args
         try:
-            self.result = self.context.run(self.func, *self.args)
+            self.result = self.context.run(func, *args)
         except BaseException as error:
             self.error = error
 
@@ -153,14 +156,22 @@ class _Job:
                 self.waiter.get()
 
 
+class _Drop:
+    """A job for which no greenlet waits: it lets go of what is in a list."""
+
+    def __init__(self, held: list[Any]) -> None:
+        self.run = held.clear
+        self.outbox = SimpleNamespace(put=id)
+
+
 class Thread:
     """Run one job after the other in a native thread, which ends after ``IDLE_S`` without one."""
 
     def __init__(self) -> None:
         self.ident = 0
         self.has_ended = False
-        self._jobs: deque[_Job] = deque()
-        self._current: _Job | None = None
+        self._jobs: deque[_Job | _Drop] = deque()
+        self._current: _Job | _Drop | None = None
         self._is_asleep = False
         self._lock = native.allocate_lock()  # never held during a wait
         self._wake = native.allocate_lock()
@@ -180,7 +191,7 @@ class Thread:
         """Whether no job is queued or in progress."""
         return self._current is None and not self._jobs
 
-    def submit(self, job: _Job) -> bool:
+    def submit(self, job: _Job | _Drop) -> bool:
         """Queue *job*; return False if the thread has ended."""
         with self._lock:
             if self.has_ended:
@@ -285,14 +296,13 @@ def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return _run(None, partial(func, **kwargs) if kwargs else func, args)
 
 
-def run_in_turn(turns: Semaphore, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def compute(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
-    Do what :func:`run` does while it has one of a number of turns.
+    Do what :func:`run` does, with as many calls at once as there are cores.
 
-    The turn ends with the call, not with the wait of a greenlet that is interrupted.
+    A turn ends with the call, not with the wait of a greenlet that is interrupted.
 
-    :param turns: the turns, for which this waits.
-    :param func: the function to call.
+    :param func: a function that computes, in C code that lets other threads run Python.
     :param args: its positional arguments.
     :param kwargs: its keyword arguments.
     :returns: the result of *func*.
@@ -300,6 +310,7 @@ def run_in_turn(turns: Semaphore, func: Callable[P, T], *args: P.args, **kwargs:
     """
     if not can_wait():
         return func(*args, **kwargs)
+    turns = _turns
     wait_in(turns.acquire)
     return _run(turns, partial(func, **kwargs) if kwargs else func, args)
 
@@ -340,6 +351,9 @@ class OwnThread:
     def __del__(self) -> None:
         self.release()
 
+    def __reduce__(self) -> Any:
+        return OwnThread, ()  # a copy of its object has another one
+
     def release(self) -> None:
         """Give the thread back."""
         thread, self._thread = self._thread, None
@@ -356,6 +370,15 @@ class OwnThread:
         """Return whether the caller is a callback that runs in this thread."""
         thread = self._thread
         return thread is not None and thread.ident == get_ident()
+
+    def drop(self, held: list[Any]) -> None:
+        """
+        Let go of objects in the thread, after the calls before it, and do not wait for that.
+
+        :param held: a list with the only references to the objects, whose destructors may block.
+        """
+        if self._thread is None or not self._thread.submit(_Drop(held)):
+            held.clear()
 
     def call(
         self,
@@ -397,9 +420,17 @@ class OwnThread:
                 self.release()
 
 
+def _cores() -> Semaphore:
+    # With more threads than cores the hub would seldom have one.
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return Semaphore(len(os.sched_getaffinity(0)))
+    return Semaphore(os.cpu_count() or 1)
+
+
 def _after_fork_in_child() -> None:
-    global _main_ident
+    global _main_ident, _turns
     _main_ident = get_ident()
+    _turns = _cores()  # greenlets of the parent hold the copies of its turns
     for thread in _alive:
         thread.after_fork()
     _alive.clear()
@@ -407,4 +438,5 @@ def _after_fork_in_child() -> None:
     _local.__dict__.clear()
 
 
+_turns = _cores()
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -19,11 +19,11 @@ from tests.helpers.support import CHECKOUT, service, wait_until
 
 def test_what_would_block_the_worker_is_named_at_the_start(tmp_path: Path) -> None:
     """A driver that cannot yield is logged by its name, once."""
-    (tmp_path / "pyodbc.py").write_text("")
-    (tmp_path / "old.py").write_text("import pyodbc\nfrom tests.e2e.counting import app\n")
+    (tmp_path / "cx_Oracle.py").write_text("")
+    (tmp_path / "old.py").write_text("import cx_Oracle\nfrom tests.e2e.counting import app\n")
     with hosting("old:app", PYTHONPATH=str(tmp_path), COUNTING=str(tmp_path / "j")) as running:
-        wait_until(lambda: "pyodbc" in running.log, "the line")
-        assert running.log.count("pyodbc") == 1
+        wait_until(lambda: "cx_Oracle" in running.log, "the line")
+        assert running.log.count("cx_Oracle") == 1
 
 
 def test_a_wrong_setting_of_the_worker_ends_the_start_in_one_line() -> None:

@@ -1,4 +1,4 @@
-import pyodbc  # expect: GL101
+import pyodbc
 
 
 class Store:

@@ -388,22 +388,22 @@ def test_the_files_of_a_package_that_is_read_count_as_loaded(
     assert files == ["app.py", "shop/__init__.py", "shop/unused.py", "shop/views.py"]
 
 
-@pytest.mark.parametrize("source", ["", "import pyodbc\n"], ids=["a library's", "its own"])
+@pytest.mark.parametrize("source", ["", "import cx_Oracle\n"], ids=["a library's", "its own"])
 def test_what_the_worker_warns_of_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     """Once: a driver that the application or a library of it loads."""
     library = tmp_path / ".venv/lib/site-packages"
     library.mkdir(parents=True)
-    (library / "pyodbc.py").touch()
-    (library / "library.py").write_text("import pyodbc, uvloop\nuvloop.install()\n")
+    (library / "cx_Oracle.py").touch()
+    (library / "library.py").write_text("import cx_Oracle, uvloop\nuvloop.install()\n")
     path = f"import sys\nsys.path.append({str(library)!r})\n"
     (tmp_path / "app.py").write_text(f"{path}import library\n{source}{APP}")
-    (tmp_path / "requirements.txt").write_text("pyodbc\n")
+    (tmp_path / "requirements.txt").write_text("cx_Oracle\n")
     monkeypatch.chdir(tmp_path)
     output = CliRunner().invoke(main, ["doctor", "app", "--json"]).output
     found = [each for each in json.loads(output)["findings"] if each["code"] == "GL101"]
     (driver,) = found  # and no loop: uvloop's functions make asyncio's
     assert (driver["line"], driver["level"]) == (4 if source else 3, "warning")
-    by = "(imported: app -> library -> pyodbc)"
+    by = "(imported: app -> library -> cx_Oracle)"
     assert driver["what"].endswith(by) is not bool(source)

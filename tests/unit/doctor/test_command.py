@@ -48,7 +48,7 @@ def test_what_is_in_no_file_has_one_for_code_scanning(
     """The target's, or one that configures it: here for a library that is declared."""
     for name in (*names, "requirements.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("pylibmc\n" if name == "requirements.txt" else "")
+        (tmp_path / name).write_text("cx_Oracle\n" if name == "requirements.txt" else "")
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, ["doctor", target, "--sarif"])
     results = json.loads(done.stdout)["runs"][0]["results"]

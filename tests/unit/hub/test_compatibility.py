@@ -39,4 +39,4 @@ def test_what_the_worker_warns_of_is_in_the_table() -> None:
     """Each driver with a switch has a record that says what to do."""
     names = {each.name for each in records() if each.instead}
     assert {name for _, name, _ in blocking.DRIVERS_WITH_A_SWITCH} <= names
-    assert "pyodbc" in blocking.BLOCKING_DRIVERS
+    assert "cx_Oracle" in blocking.BLOCKING_DRIVERS

@@ -92,10 +92,9 @@ def test_advice_names_the_setting_or_the_replacement(monkeypatch: pytest.MonkeyP
     assert advice is not None
     assert f"GREENLINE_OFFLOAD={__name__}:output" in advice
     for driver, said in (
-        ("pyodbc", "pyodbc"),
-        ("mysql.connector.connection_cext", "use_pure=True"),
+        ("cx_Oracle", "use oracledb"),
+        ("ibm_db", "ibm_db waits in C"),
         ("mysql.connector.connection", ":execute runs it in a thread"),
-        ("ldap.ldapobject", "use ldap3"),
     ):
         module = type(sys)(driver)
         module.__file__ = f"/lib/{driver}.py"

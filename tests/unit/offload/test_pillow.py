@@ -1,0 +1,95 @@
+"""Pillow computes in native threads; its files are read and written by the greenlet."""
+
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import gevent
+import pytest
+from gevent.monkey import get_original
+from PIL import Image, ImageFilter
+
+from greenline.offload import threads
+
+get_ident = get_original("_thread", "get_ident")
+SIDE = 1500
+
+
+@pytest.fixture(scope="module")
+def image() -> Image.Image:
+    """An image that takes some time."""
+    return Image.radial_gradient("L").resize((SIDE, SIDE)).convert("RGB")
+
+
+def encoded(image: Image.Image, kind: str) -> bytes:
+    """Return *image* as a file."""
+    written = BytesIO()
+    image.save(written, kind)
+    return written.getvalue()
+
+
+WORK: dict[str, Callable[[Image.Image], object]] = {
+    "encode": lambda image: image.save(BytesIO(), "PNG", compress_level=9),
+    "WebP": lambda image: image.save(BytesIO(), "WEBP"),
+    "filter": lambda image: image.filter(ImageFilter.GaussianBlur(20)),
+    "resize": lambda image: image.resize((SIDE * 2, SIDE * 2), Image.Resampling.LANCZOS),
+    "quantize": lambda image: image.quantize(64),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_others_run_meanwhile(image: Image.Image, name: str) -> None:
+    """As under gthread."""
+    working = gevent.spawn(WORK[name], image)
+    looks = 0
+    while not working.ready():
+        gevent.sleep(0)
+        looks += 1
+    working.get()
+    assert looks > 100
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "TIFF"])
+def test_a_file_is_read_and_written_by_its_greenlet(image: Image.Image, kind: str) -> None:
+    """It may be a socket, which only its own thread may wait for."""
+    idents = set()
+
+    class File(BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            idents.add(get_ident())
+            return super().read(size)
+
+        def write(self, data: Any, /) -> int:
+            idents.add(get_ident())
+            return super().write(data)
+
+    written = File()
+    image.save(written, kind)
+    with Image.open(File(written.getvalue())) as read:
+        assert read.resize((10, 10)).convert("RGB").getpixel((5, 5)) is not None
+    assert idents == {get_ident()}
+
+
+def test_the_results_are_those_of_pillow(image: Image.Image) -> None:
+    """In a native thread Pillow itself computes."""
+
+    def results() -> list[bytes]:
+        with Image.open(BytesIO(encoded(image, "JPEG"))) as opened:
+            small = opened.resize((300, 200), reducing_gap=2.0).convert("L")
+        with Image.open(BytesIO(encoded(image, "PNG"))) as opened:
+            opened.thumbnail((200, 200))
+        made = [small, opened, image.crop((10, 10, 900, 900)).rotate(33), image.reduce(3)]
+        return [each.tobytes() for each in made] + [encoded(each, "PNG") for each in made]
+
+    assert results() == threads.run(results)
+
+
+def test_errors_are_those_of_pillow(image: Image.Image) -> None:
+    """Of a file that ends too early, and of wrong arguments."""
+    with (
+        Image.open(BytesIO(encoded(image, "JPEG")[:2000])) as opened,
+        pytest.raises(OSError, match="truncated"),
+    ):
+        opened.load()
+    with pytest.raises(ValueError, match="resampling filter"):
+        image.resize((10, 10), 99)
