@@ -704,9 +704,13 @@ def ask_pymssql(address: str, word: str) -> object:
     import pymssql
 
     host, port = _host_port(address)
-    return pymssql.connect(
-        host, "x", "x", port=str(port), login_timeout=int(_limit(word)), tds_version="7.4"
-    )
+    conn = pymssql.connect(host, "x", "x", port=str(port), tds_version="7.4")
+    try:
+        cursor = conn.cursor()
+        cursor.execute("select %s", (word,))
+        return cursor.fetchone()[0]
+    finally:
+        conn.close()
 
 
 def ask_oracledb(address: str, word: str) -> object:
@@ -972,9 +976,7 @@ LIBRARIES = (
     ),
     Library(
         "pymssql", ("pymssql",), "https://pymssql.readthedocs.io/en/latest/ref/pymssql.html",
-        "deaf", ask_pymssql, instead="call pymssql.set_wait_callback() with one that waits in "
-        "gevent; the login blocks all the same",
-        note="only its login was tried",
+        "tds", ask_pymssql,
     ),
     Library(
         "oracledb", ("oracledb",),

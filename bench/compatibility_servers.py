@@ -200,6 +200,40 @@ def dns() -> Open:
     return _serving(server, server.server_address[1])
 
 
+def tds() -> Open:
+    """Answer each statement for SQL Server with a row that has the word of the statement."""
+
+    def text(value: str) -> bytes:
+        return value.encode("utf-16-le")
+
+    def handle(client: socket.socket) -> None:
+        file = client.makefile("rwb")
+        done = struct.pack("<BHHQ", 0xFD, 0, 0, 0)
+        name, found = "word", ""
+        while len(head := file.read(8)) == 8:
+            kind, _, size, *_ = struct.unpack("!BBHHBB", head)
+            data = file.read(size - 8)
+            if kind == 0x12:  # PRELOGIN: the version, and no encryption
+                answer = bytes([0, 0, 11, 0, 6, 1, 0, 17, 0, 1, 255, 16, 0, 0, 0, 0, 0, 2])
+            elif kind == 0x10:  # LOGIN7
+                server = struct.pack("!BIB", 1, 0x74000004, len(name)) + text(name) + bytes(4)
+                answer = struct.pack("<BH", 0xAD, len(server)) + server + done
+            else:  # a batch
+                asked = data.decode("utf-16-le", "replace").encode()
+                wait_as_asked(asked)
+                answer = done
+                if word := WORD.search(asked):
+                    found = word[0].decode()
+                    column = struct.pack("<HIHBH5sB", 1, 0, 1, 0xE7, 200, bytes(5), len(name))
+                    row = struct.pack("<BH", 0xD1, 2 * len(found)) + text(found)
+                    answer = b"\x81" + column + text(name) + row
+                    answer += struct.pack("<BHHQ", 0xFD, 0x10, 0xC1, 1)
+            file.write(struct.pack("!BBHHBB", 4, 1, 8 + len(answer), 0, 1, 0) + answer)
+            file.flush()
+
+    return _tcp(handle)
+
+
 @contextmanager
 def none() -> Iterator[str]:
     """Serve nothing: the library computes."""
@@ -334,4 +368,5 @@ SERVERS: dict[str, tuple[str, Callable[[], Open]]] = {
     "redis": ("Debian's redis-server", redis),
     "slapd": ("Debian's slapd", slapd),
     "smtp": ("an SMTP server in Python", smtp),
+    "tds": ("a TDS server in Python", tds),
 }

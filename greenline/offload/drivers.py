@@ -3,6 +3,7 @@ Run the methods of drivers that wait in C in native threads.
 
 1. Calls of a thread-safe library run in any thread.
 2. The calls of one object of another library run one by one in a thread of its own.
+3. pymssql has a callback that waits.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
+from gevent.socket import wait_read
+
+from greenline.hub.deadline import wait_in
 from greenline.offload import threads
 from greenline.offload.imports import after_import
 from greenline.offload.threads import OwnThread
@@ -70,6 +74,7 @@ def patch() -> None:
         for module, classes in drivers.items():
             after_import(module, partial(_replace, classes, make))
     after_import(LDAP, _replace_ldap)
+    after_import("pymssql", _replace_pymssql)
 
 
 def _replace(
@@ -107,6 +112,20 @@ def _replace_ldap(module: ModuleType) -> None:
         return original(self, func, *args, **kwargs)
 
     kind._ldap_call = call
+
+
+def _replace_pymssql(module: ModuleType) -> None:
+    pymssql: Any = module
+    # Its own way to wait for an answer; the login has none.
+    if pymssql._mssql.wait_callback is None:
+        pymssql.set_wait_callback(_wait_for_answer)
+    for each in (pymssql, pymssql._mssql):
+        each.connect = wraps(each.connect)(partial(threads.run, each.connect))
+
+
+def _wait_for_answer(fd: int) -> None:
+    if threads.can_wait():
+        wait_in(wait_read, fd)
 
 
 def _in_any_thread(method: Method) -> Method:

@@ -90,11 +90,6 @@ SWITCHES: dict[str, tuple[str, SimpleNamespace, SimpleNamespace]] = {
         SimpleNamespace(wait_c=len, wait=len),
         SimpleNamespace(wait_c=len, wait=max),
     ),
-    "pymssql": (
-        "pymssql._mssql",
-        SimpleNamespace(wait_callback=None),
-        SimpleNamespace(wait_callback=len),
-    ),
     "oracledb": (
         "oracledb",
         SimpleNamespace(is_thin_mode=lambda: False),
