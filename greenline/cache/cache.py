@@ -177,7 +177,6 @@ class Cache:
         :raises TypeError: the key is no str, or *tags* is one.
         """
         check_key(key)
-        tags = checked(tags, ttl_s)
         while True:
             confirmed_s = self._pull()
             # Critical section: exactly one caller begins to load. Loads run outside of it, and so
@@ -188,18 +187,19 @@ class Cache:
                 if entry is not None and not self._is_current(entry, now_s, confirmed_s):
                     entry = None
                 age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
-                flight = self._flights.get(key)
-                # One that has not begun is as young as can be.
-                loads = flight is None or (
-                    flight.has_begun and not self._may_wait_for(flight, now_s, confirmed_s)
-                )
-                # Its last load has failed a moment ago.
-                if 0 <= age_s < self.stale_s and now_s < self._retry_s.get(key, 0.0):
-                    loads = False
                 if age_s < 0:
                     self._statistics.hits += 1
                 else:
+                    flight = self._flights.get(key)
+                    # One that has not begun is as young as can be.
+                    loads = flight is None or (
+                        flight.has_begun and not self._may_wait_for(flight, now_s, confirmed_s)
+                    )
+                    # Its last load has failed a moment ago.
+                    if age_s < self.stale_s and now_s < self._retry_s.get(key, 0.0):
+                        loads = False
                     if loads:
+                        tags = checked(tags, ttl_s)
                         if flight is not None:
                             flight.is_valid = False  # nothing invalidates it from now on
                         fresh_s = self.ttl_s if ttl_s is None else ttl_s
