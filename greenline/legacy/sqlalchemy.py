@@ -18,7 +18,6 @@ from gevent import getcurrent
 
 from greenline import settings
 from greenline.errors import PoolTimeout
-from greenline.hub import running_loop
 from greenline.hub.handlers import Handler
 from greenline.hub.nesting import NestedCheckouts
 from greenline.offload.imports import after_import
@@ -37,6 +36,8 @@ def install() -> None:
 
 
 def _wrap_its_greenlets(module: Any) -> None:
+    from greenline.hub import running_loop  # imports asyncio, as SQLAlchemy has done
+
     kind = getattr(getattr(module, "_concurrency_shim", module), "_AsyncIoGreenlet", None)
     if kind is not None:
         running_loop.share_with(kind)
