@@ -18,7 +18,20 @@ MIN_ITERATIONS = 5_000
 FUNCTIONS = {
     "bcrypt": ("checkpw", "hashpw", "kdf"),
     "argon2.low_level": ("hash_secret", "hash_secret_raw", "verify_secret"),
+    "nacl.bindings.crypto_pwhash": (
+        "crypto_pwhash_alg", "crypto_pwhash_scryptsalsa208sha256_ll",
+        "crypto_pwhash_scryptsalsa208sha256_str", "crypto_pwhash_scryptsalsa208sha256_str_verify",
+        "crypto_pwhash_str_alg", "crypto_pwhash_str_verify",
+    ),
+}  # fmt: skip
+# By module of the package cryptography, the classes whose methods compute.
+KDF = "cryptography.hazmat.primitives.kdf"
+CLASSES = {
+    f"{KDF}.argon2": ("Argon2d", "Argon2i", "Argon2id"),
+    f"{KDF}.pbkdf2": ("PBKDF2HMAC",),
+    f"{KDF}.scrypt": ("Scrypt",),
 }
+METHODS = ("derive", "derive_into", "derive_phc_encoded", "verify")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +46,15 @@ def patch() -> None:
         hashlib.scrypt = _in_a_thread(hashlib.scrypt, "hashlib")
     for module in FUNCTIONS:
         after_import(module, _patch)
+    for module in CLASSES:
+        after_import(module, _patch_classes)
+
+
+def _patch_classes(module: ModuleType) -> None:
+    for kind in (getattr(module, name, None) for name in CLASSES[module.__name__]):
+        for name in METHODS:
+            if hasattr(kind, name):
+                setattr(kind, name, _in_a_thread(getattr(kind, name), module.__name__))
 
 
 def _patch(module: ModuleType) -> None:

@@ -31,10 +31,19 @@ def {0}(password, **more):
     "Hash it."
     return get_ident(), password, more
 """
+OF_A_CLASS = """
+from gevent.monkey import get_original
+
+class {0}:
+    def derive(self, password, **more):
+        "Hash it."
+        return get_original("_thread", "get_ident")(), password, more
+"""
 SCRIPT = """
 from greenline.patch import patch_all; patch_all()
 from gevent.monkey import get_original
-from {0} import {1}
+from {0} import {2}
+{1} = {3}
 ident, password, more = {1}(b"secret", salt=b"x")
 print(ident != get_original("_thread", "get_ident")(), password, more, {1}.__doc__)
 """
@@ -176,18 +185,23 @@ def test_a_forked_child_has_its_own_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "function"),
-    [(module, name) for module, names in hashing.FUNCTIONS.items() for name in names],
-)
+    ("module", "name", "text", "hash_"),
+    [
+        *((module, name, MODULE, name) for module in hashing.FUNCTIONS
+          for name in hashing.FUNCTIONS[module]),
+        *((module, name, OF_A_CLASS, f"{name}().derive") for module in hashing.CLASSES
+          for name in hashing.CLASSES[module]),
+    ],
+)  # fmt: skip
 def test_libraries_of_the_index_work_in_threads_too(
-    tmp_path: Path, module: str, function: str
+    tmp_path: Path, module: str, name: str, text: str, hash_: str
 ) -> None:
-    """Their functions keep their arguments and their text."""
+    """Their functions and methods keep their arguments and their text."""
     file = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(MODULE.format(function))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text.format(name))
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(module, function)],
+        [sys.executable, "-c", SCRIPT.format(module, "hash_", name, hash_)],
         env={**environ({}), "PYTHONPATH": f"{CHECKOUT}:{tmp_path}"},
         capture_output=True,
         text=True,
