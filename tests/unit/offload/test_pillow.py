@@ -70,6 +70,21 @@ def test_a_file_is_read_and_written_by_its_greenlet(image: Image.Image, kind: st
     assert idents == {get_ident()}
 
 
+def test_a_small_image_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hand-over would take longer than the work."""
+
+    def compute(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(threads, "compute", compute)
+    image = Image.new("RGB", (100, 100)).resize((50, 50)).convert("L")
+    for kind in ("JPEG", "PNG", "GIF"):
+        with Image.open(BytesIO(encoded(image, kind))) as read:
+            assert read.getpixel((5, 5)) == 0
+    with pytest.raises(AssertionError):
+        Image.new("RGB", (1000, 100)).resize((50, 50))
+
+
 def test_the_results_are_those_of_pillow(image: Image.Image) -> None:
     """In a native thread Pillow itself computes."""
 
