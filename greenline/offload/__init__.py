@@ -52,7 +52,9 @@ def patch() -> None:
     grpc.patch()
     after_import("sqlite3.dbapi2", _patch_sqlite3)
     after_import("MySQLdb._mysql", _patch_mysqlclient)
+    after_import("mysql.connector.connection_cext", _patch_mysql_connector)
     after_import("pyodbc", _patch_pyodbc)
+    after_import("pycurl", _patch_pycurl)
     for name in callables:
         names.require_package(name)
         names.wrap(name)
@@ -70,10 +72,22 @@ def _patch_mysqlclient(module: ModuleType) -> None:
     mysqlclient.patch(module)
 
 
+def _patch_mysql_connector(module: ModuleType) -> None:
+    from greenline.offload import mysql_connector
+
+    mysql_connector.patch(module)
+
+
 def _patch_pyodbc(module: ModuleType) -> None:
     from greenline.offload import pyodbc
 
     pyodbc.patch(module)
+
+
+def _patch_pycurl(module: ModuleType) -> None:
+    from greenline.offload import pycurl
+
+    pycurl.patch(module)
 
 
 def advice(file: str, function: str) -> str | None:

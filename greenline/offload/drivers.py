@@ -21,10 +21,6 @@ from greenline.offload.threads import OwnThread
 # Methods by module and by class.
 Drivers = dict[str, dict[str, tuple[str, ...]]]
 ANY_THREAD: Drivers = {
-    "pycurl": {
-        "Curl": ("perform", "perform_rb", "perform_rs"),
-        "CurlMulti": ("select",),
-    },
     "confluent_kafka.cimpl": {
         "Producer": (
             "abort_transaction", "close", "cluster_id", "commit_transaction", "flush",
@@ -34,7 +30,7 @@ ANY_THREAD: Drivers = {
             "close", "cluster_id", "commit", "committed", "consume", "get_watermark_offsets",
             "list_topics", "offsets_for_times", "poll", "unsubscribe",
         ),
-        "_AdminClientImpl": ("list_topics", "poll"),
+        "_AdminClientImpl": ("list_groups", "list_topics", "poll"),
     },
 }  # fmt: skip
 OWN_THREAD: Drivers = {
@@ -45,21 +41,16 @@ OWN_THREAD: Drivers = {
             "incr_multi", "prepend", "replace", "set", "set_multi", "touch",
         ),
     },
-    "mysql.connector.connection_cext": {
-        "CMySQLConnection": (
-            "_open_connection", "autocommit", "close", "cmd_change_user", "cmd_init_db",
-            "cmd_query", "cmd_refresh", "cmd_reset_connection", "cmd_shutdown", "cmd_statistics",
-            "cmd_stmt_close", "cmd_stmt_execute", "cmd_stmt_prepare", "cmd_stmt_reset", "commit",
-            "consume_results", "database", "free_result", "get_row", "get_rows", "info_query",
-            "is_connected", "next_result", "ping", "rollback", "set_character_set_name",
-        ),
-    },
 }  # fmt: skip
 # They run after a deadline, too: a connection that goes back must not be in a transaction.
 CLEANUPS = {
-    "abandon_ext", "close", "consume_results", "disconnect_all", "free_result", "rollback",
-    "unbind_ext",
+    "abandon_ext", "autocommit", "close", "cmd_change_user", "cmd_reset_connection",
+    "cmd_stmt_close", "cmd_stmt_reset", "consume_results", "disconnect_all", "free_result",
+    "reset_session", "rollback", "unbind_ext",
 }  # fmt: skip
+
+# With a timeout of 0 they wait for nothing; they are called after each message.
+POLLS = {"consume", "flush", "poll"}
 
 LDAP = "ldap.ldapobject"
 # The others wait: the first one connects, and looks up the name of the server.
@@ -70,7 +61,7 @@ Method = Callable[..., Any]
 
 def patch() -> None:
     """Replace the methods, right after their modules are imported."""
-    for make, drivers in ((_in_any_thread, ANY_THREAD), (_in_own_thread, OWN_THREAD)):
+    for make, drivers in ((_in_any_thread, ANY_THREAD), (in_own_thread, OWN_THREAD)):
         for module, classes in drivers.items():
             after_import(module, partial(_replace, classes, make))
     after_import(LDAP, _replace_ldap)
@@ -84,20 +75,13 @@ def _replace(
         kind: Any = getattr(module, name, None)
         if kind is None:
             continue
-        found = {each: getattr(kind, each) for each in methods if hasattr(kind, each)}
-        made = {each: _made(make, method) for each, method in found.items()}
+        made = {each: make(getattr(kind, each)) for each in methods if hasattr(kind, each)}
         try:
             for each, method in made.items():
                 setattr(kind, each, method)
         except TypeError:  # a class in C: its subclass takes its place
             body = {"__module__": kind.__module__, "__doc__": kind.__doc__, **made}
             setattr(module, name, type(kind.__name__, (kind,), body))
-
-
-def _made(make: Callable[[Method], Method], method: Any) -> Any:
-    if isinstance(method, property):  # whose setter asks the server
-        return method.setter(make(method.fset)) if method.fset else method
-    return make(method)
 
 
 def _replace_ldap(module: ModuleType) -> None:
@@ -108,7 +92,7 @@ def _replace_ldap(module: ModuleType) -> None:
     def call(self: Any, func: Method, *args: Any, **kwargs: Any) -> Any:
         # The lock of the connection, which this takes, is held as on threads.
         if func.__name__ not in LDAP_LOCAL:
-            func = wraps(func)(partial(_call, self, func))
+            func = wraps(func)(partial(call_in_own_thread, self, func))
         return original(self, func, *args, **kwargs)
 
     kind._ldap_call = call
@@ -129,29 +113,37 @@ def _wait_for_answer(fd: int) -> None:
 
 
 def _in_any_thread(method: Method) -> Method:
+    is_poll = method.__name__ in POLLS
+
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # poll(0), often called, waits for nothing.
-        if (*args, *kwargs.values())[-1:] == (0,):
+        if is_poll and kwargs.get("timeout", args[-1] if args else None) == 0:
             return method(self, *args, **kwargs)
         return threads.run(method, self, *args, **kwargs)
 
     return call
 
 
-def _in_own_thread(method: Method) -> Method:
+def in_own_thread(method: Method) -> Method:
+    """Return a method that runs *method* in a native thread of its object."""
+
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _call(self, method, self, *args, **kwargs)
+        return call_in_own_thread(self, method, self, *args, **kwargs)
 
     return call
 
 
-def _call(owner: Any, method: Method, *args: Any, **kwargs: Any) -> Any:
-    """Call a method in the thread of *owner*."""
+def call_in_own_thread(owner: Any, method: Method, *args: Any, **kwargs: Any) -> Any:
+    """Call a method in the native thread of *owner*."""
+    call = partial(method, *args, **kwargs)
+    return own_thread(owner).call(call, is_cleanup=method.__name__ in CLEANUPS)
+
+
+def own_thread(owner: Any) -> OwnThread:
+    """Return the native thread of an object."""
     state = vars(owner)
-    own = state.get("_greenline_thread")
+    own: OwnThread | None = state.get("_greenline_thread")
     if own is None:
         own = state["_greenline_thread"] = OwnThread()
-    call = partial(method, *args, **kwargs)
-    return own.call(call, is_cleanup=method.__name__ in CLEANUPS)
+    return own

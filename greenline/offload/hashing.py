@@ -9,8 +9,8 @@ from functools import update_wrapper
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
-from greenline.offload import threads
 from greenline.offload.imports import after_import
+from greenline.offload.threads import Turns
 
 # With fewer a thread is not worth it: ten thousand take some milliseconds.
 MIN_ITERATIONS = 5_000
@@ -32,6 +32,9 @@ CLASSES = {
     f"{KDF}.scrypt": ("Scrypt",),
 }
 METHODS = ("derive", "derive_into", "derive_phc_encoded", "verify")
+
+# With more threads than cores the hub would seldom have one.
+turns = Turns(1, is_left=True)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,7 +68,7 @@ def _patch(module: ModuleType) -> None:
 
 def _in_a_thread(original: Callable[P, T], module: str) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        return threads.compute(original, *args, **kwargs)
+        return turns.run(original, *args, **kwargs)
 
     run = update_wrapper(run, original)
     run.__module__ = module  # where it stands now: else it cannot be pickled

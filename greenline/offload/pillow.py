@@ -5,9 +5,10 @@ Where the file of an image may be a socket the greenlet itself reads and writes 
 computed apart.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection
 from functools import wraps
-from io import BufferedRandom, BufferedReader, BufferedWriter, BytesIO
+from io import BufferedRandom, BufferedReader, BufferedWriter, BytesIO, FileIO, UnsupportedOperation
 from types import ModuleType
 from typing import Any
 
@@ -15,8 +16,17 @@ from greenline.offload import threads
 from greenline.offload.imports import after_import
 
 MIN_PIXELS = 20_000  # with fewer a thread is not worth it
-FILES = {BytesIO, BufferedRandom, BufferedReader, BufferedWriter}  # that wait for no client
+# By module in C, classes and their methods.
+CODERS = {
+    "_webp": {"WebPAnimDecoder": ("get_next",), "WebPAnimEncoder": ("add", "assemble")},
+    "_avif": {"AvifDecoder": ("get_frame",), "AvifEncoder": ("add", "finish")},
+}
+BUFFERED = {BufferedRandom, BufferedReader, BufferedWriter}
 METHODS = ("convert", "crop", "filter", "quantize", "reduce", "resize", "transform", "transpose")
+
+# More than cores: a small image does not wait for the end of large ones. An image is left by its
+# greenlet when the C code has left it.
+_turns = threads.Turns(4, is_left=False)
 
 Method = Callable[..., Any]
 
@@ -26,7 +36,7 @@ class _Coder:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._compute: Method = threads.compute
+        self._compute: Method = _turns.run
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -49,14 +59,29 @@ class _Coder:
 
     def encode_to_file(self, fd: int, size: int) -> Any:
         """Write to an open file."""
+        if not os.get_blocking(fd):
+            raise UnsupportedOperation("a socket")  # Pillow calls encode() then
         return self._compute(self._inner.encode_to_file, fd, size)
+
+
+class _InThread:
+    """An object of C code, some of whose methods run in a native thread."""
+
+    def __init__(self, inner: Any, methods: Collection[str]) -> None:
+        self._inner = inner
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return _in_thread(found) if name in self._methods else found
 
 
 def patch() -> None:
     """Replace functions and methods of Pillow, right after its modules are imported."""
     after_import("PIL.Image", _patch_image)
     after_import("PIL.ImageFile", _patch_file)
-    after_import("PIL.WebPImagePlugin", _patch_webp)
+    after_import("PIL._webp", _patch_coders)
+    after_import("PIL._avif", _patch_coders)
 
 
 def _patch_image(module: ModuleType) -> None:
@@ -73,28 +98,33 @@ def _patch_file(module: ModuleType) -> None:
 
     @wraps(load)
     def load_in_thread(self: Any) -> Any:
-        if type(self.fp) in FILES and self.tile and not _is_small(self.size):
-            return threads.compute(load, self)
+        if _is_a_file(self.fp) and self.tile and not _is_small(self.size):
+            return _turns.run(load, self)
         return load(self)
 
     @wraps(save)
     def save_in_thread(im: Any, fp: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(fp) in FILES and not _is_small(im.size):
+        if _is_a_file(fp) and not _is_small(im.size):
             im.load()
-            return threads.compute(save, im, fp, *args, **kwargs)
+            return _turns.run(save, im, fp, *args, **kwargs)
         return save(im, fp, *args, **kwargs)
 
     image_file.ImageFile.load, image_file._save = load_in_thread, save_in_thread
 
 
-def _patch_webp(module: ModuleType) -> None:
-    plugin: Any = module
-    webp: Any = getattr(plugin, "_webp", None)
-    if hasattr(webp, "WebPEncode"):
-        webp.WebPEncode = _in_thread(webp.WebPEncode)
-    kind = plugin.WebPImageFile
-    if hasattr(kind, "_get_next"):
-        kind._get_next = _in_thread(kind._get_next)
+def _patch_coders(module: ModuleType) -> None:
+    for name, methods in CODERS[module.__name__.rpartition(".")[2]].items():
+        if hasattr(module, name):
+            setattr(module, name, _making(getattr(module, name), methods))
+    if hasattr(module, "WebPEncode"):
+        module.WebPEncode = _in_thread(module.WebPEncode)  # type: ignore[attr-defined]
+
+
+def _making(make: Method, methods: Collection[str]) -> Method:
+    def coder(*args: Any) -> Any:
+        return _InThread(make(*args), methods)
+
+    return coder
 
 
 def _coding(make: Method) -> Method:
@@ -108,12 +138,15 @@ def _coding(make: Method) -> Method:
 
 
 def _of_image(method: Method) -> Method:
+    has_size = method.__name__ in ("resize", "transform")
+
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_small(self.size) or not threads.can_wait():
+        size = kwargs.get("size", args[:1] and args[0]) if has_size else ()
+        if (_is_small(self.size) and not _is_large(size)) or not threads.can_wait():
             return method(self, *args, **kwargs)
         self.load()
-        return threads.compute(method, self, *args, **kwargs)
+        return _turns.run(method, self, *args, **kwargs)
 
     return call
 
@@ -121,13 +154,26 @@ def _of_image(method: Method) -> Method:
 def _in_thread(function: Method) -> Method:
     @wraps(function)
     def call(*args: Any) -> Any:
-        return threads.compute(function, *args)
+        return _turns.run(function, *args)
 
     return call
 
 
+def _is_a_file(fp: Any) -> bool:
+    """Return whether a thread may read and write *fp*: it is no socket, and no code of others."""
+    return type(fp) is BytesIO or (type(fp) in BUFFERED and type(fp.raw) is FileIO)
+
+
 def _is_small(size: tuple[int, int]) -> bool:
     return size[0] * size[1] < MIN_PIXELS
+
+
+def _is_large(size: Any) -> bool:
+    try:
+        width, height = size
+        return bool(width * height >= MIN_PIXELS)
+    except (TypeError, ValueError):
+        return False  # Pillow says what is wrong
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:

@@ -34,14 +34,21 @@ class _InThread:
     :param own: the thread of the connection.
     """
 
+    __slots__ = ("__weakref__", "_inner", "_own")
+
     def __init__(self, inner: Any, own: OwnThread) -> None:
         self._inner = inner
         self._own = own
 
     def __del__(self) -> None:
         # A destructor of pyodbc may ask the server, and must not run beside another call.
-        if "_inner" in self.__dict__ and (self._asks_server() or not self._own.is_idle):
-            self._own.drop([self.__dict__.pop("_inner")])
+        if hasattr(self, "_inner") and (self._asks_server() or not self._own.is_idle):
+            held = [self._inner]
+            del self._inner
+            self._own.drop(held)
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise TypeError(f"cannot copy or pickle a pyodbc.{type(self).__name__}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} in a thread: {self._inner!r}>"
@@ -60,6 +67,7 @@ class _InThread:
 
 
 class _Connection(_InThread):
+    __slots__ = ()
     cursor_class: Any
 
     def cursor(self) -> Any:
@@ -79,9 +87,15 @@ class _Connection(_InThread):
 class _Cursor(_InThread):
     """A cursor, which reads some rows ahead: a hand-over for each row would cost more."""
 
+    __slots__ = (
+        "_ahead", "_ahead_rows", "_ahead_s", "_connection", "_error", "_has_executed", "_is_closed",
+        "_is_finished",
+    )  # fmt: skip
+
     def __init__(self, inner: Any, connection: _Connection) -> None:
         super().__init__(inner, connection._own)
         self._connection = connection
+        self._has_executed = self._is_closed = False
         self._forget_rows()
 
     def __iter__(self) -> Iterator[Any]:
@@ -115,6 +129,7 @@ class _Cursor(_InThread):
 
     def fetchone(self) -> Any:
         """Return the next row, None after the last one."""
+        self._check()
         if not self._ahead:
             self._raise()
             if not self._is_finished:
@@ -127,32 +142,37 @@ class _Cursor(_InThread):
     def fetchval(self) -> Any:
         """Return the first column of the next row, None after the last one."""
         row = self.fetchone()
+        if isinstance(row, dict):
+            return next(iter(row.values()))
         return None if row is None else row[0]
 
     def fetchmany(self, size: int | None = None, /) -> list[Any]:
         """Return the next rows, at most *size* of them, ``arraysize`` by default."""
+        self._check()
         wanted = self._inner.arraysize if size is None else size
-        rows = [self._ahead.popleft() for _ in range(min(wanted, len(self._ahead)))]
-        if rows and (len(rows) == wanted or self._error is not None):
-            return rows
-        self._raise()
-        if self._is_finished:
-            return rows
-        more: list[Any] = self._call(self._inner.fetchmany, wanted - len(rows))
-        return rows + more
+        if wanted < 0:
+            return self.fetchall()
+        if len(self._ahead) < wanted and not self._is_finished and self._error is None:
+            self._call(self._read, self._inner.fetchmany, wanted - len(self._ahead))
+        elif not self._ahead:
+            self._raise()
+        return [self._ahead.popleft() for _ in range(min(wanted, len(self._ahead)))]
 
     def fetchall(self) -> list[Any]:
         """Return all rows that remain."""
+        self._check()
+        if self._error is not None:
+            self._ahead.clear()
+            self._raise()
+        if not self._is_finished:
+            self._call(self._read, self._inner.fetchall)
         rows = list(self._ahead)
         self._ahead.clear()
-        self._raise()
-        if self._is_finished:
-            return rows
-        more: list[Any] = self._call(self._inner.fetchall)
-        return rows + more
+        return rows
 
     def skip(self, count: int, /) -> None:
         """Leave out some rows."""
+        self._check()
         while count > 0 and self._ahead:
             self._ahead.popleft()
             count -= 1
@@ -169,27 +189,35 @@ class _Cursor(_InThread):
         if self._asks_server() or not self._own.is_idle:
             self._run("close")
         else:
-            self._forget_rows()
             self._inner.close()
+        self._is_closed = True
 
     def _asks_server(self) -> bool:
-        return not self._is_finished and self._inner.description is not None
+        # Psqlodbc sends a DEALLOCATE for what it has prepared, SQL Server the other results.
+        return self._has_executed and not self._is_closed
+
+    def _check(self) -> None:
+        """Raise pyodbc's error where rows that were read ahead must not be returned any more."""
+        if self._is_closed or self._connection._inner.closed:
+            self._inner.fetchone()
 
     def _run(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if name not in KEEP_ROWS:
             self._forget_rows()
+            self._has_executed = True
         if name in CLEANUPS:
             return super()._run(name, *args, **kwargs)
         result = self._call(partial(getattr(self._inner, name), *args, **kwargs))
         return self if result is self._inner else result
 
     def _call(self, func: Callable[..., Any], *args: Any) -> Any:
-        # Once, and not in the hub's thread: some drivers connect to the server for it.
-        cancel = iter([lambda: threads.run(self._inner.cancel)])
+        # Once, not in the hub's thread, as some drivers connect to the server for it, and to its
+        # end: it would cancel the next statement, or use what that has freed.
+        cancel = iter([lambda: threads.run_to_the_end(self._inner.cancel)])
         return self._own.call(func, *args, interrupt=lambda: next(cancel, int)())
 
     def _forget_rows(self) -> None:
-        self._ahead: deque[Any] = deque()
+        self._ahead = deque[Any]()
         self._error: BaseException | None = None  # raised by the row after those read ahead
         self._is_finished = False  # no rows are left except those read ahead
         self._ahead_rows, self._ahead_s = AHEAD_ROWS, AHEAD_S
@@ -206,9 +234,14 @@ class _Cursor(_InThread):
     def _execute(self, *args: Any) -> None:
         """Execute a statement and read its first rows, in the thread."""
         self._forget_rows()
+        self._has_executed = True
         self._inner.execute(*args)
         if self._inner.description is not None:
             self._read_ahead()
+
+    def _read(self, fetch: Callable[..., list[Any]], *args: Any) -> None:
+        """Read more rows, in the thread: they are not lost where the greenlet is interrupted."""
+        self._ahead.extend(fetch(*args))
 
     def _read_ahead(self) -> None:
         """Read the next row and some more, in the thread."""
@@ -227,7 +260,8 @@ class _Cursor(_InThread):
 
 def _class(name: str, base: Any, original: Any, **more: Any) -> Any:
     """Return a subclass of *base* that has the attributes of pyodbc's class *original*."""
-    body = {"__module__": original.__module__, "__doc__": original.__doc__, **more}
+    named = {"__module__": original.__module__, "__doc__": original.__doc__}
+    body: dict[str, Any] = {"__slots__": (), **named, **more}
     for each, member in vars(original).items():
         if each in vars(base) or each in vars(_InThread):
             continue
@@ -252,7 +286,8 @@ def _attribute(name: str, original: Any) -> property:
         return getattr(self._inner, name)
 
     def write(self: _InThread, value: Any) -> None:
-        self._own.call(setattr, self._inner, name, value)  # autocommit ends a transaction
+        # After a deadline, too: autocommit ends a transaction.
+        self._own.call(setattr, self._inner, name, value, is_cleanup=True)
 
     return property(read, write, doc=original.__doc__)
 

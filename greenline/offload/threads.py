@@ -7,6 +7,7 @@ calls in progress, so that no call waits for the end of another one; an idle thr
 """
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,7 @@ IDLE_S = 10.0
 MAX_IDLE = 16  # idle threads that no OwnThread keeps
 MAX_KEPT = 64  # with more threads than these, an OwnThread keeps its thread only during a call
 ABANDON_S = 5.0
+SWITCH_INTERVAL_S, SHORT_SWITCH_INTERVAL_S = 0.005, 0.0005  # that of Python, and ours
 INTERRUPT_EVERY_S = 0.05
 
 P = ParamSpec("P")
@@ -42,6 +44,7 @@ native = SimpleNamespace(
 )
 _local = get_original("threading", "local")()
 _main_ident = get_ident()  # this module is imported by the thread that patches
+_main_loop: Any = None
 
 
 def can_wait() -> bool:
@@ -54,6 +57,12 @@ def can_wait() -> bool:
     if hub is None:
         return get_ident() == _main_ident
     return gevent.getcurrent() is not hub
+
+
+def _may_hand_over() -> bool:
+    # A thread of ours that waited for something has a hub, and calls directly all the same: it has
+    # the only turn, perhaps.
+    return can_wait() and not hasattr(_local, "is_ours")
 
 
 class _Outbox:
@@ -94,7 +103,10 @@ class _Outbox:
 
 def _outbox() -> _Outbox:
     """Return the outbox of this thread's hub."""
+    global _main_loop
     hub = gevent.get_hub()
+    if hub.main_hub:
+        _main_loop = hub.loop
     outbox: _Outbox | None = getattr(_local, "outbox", None)
     if outbox is None or outbox.hub is not hub:
         outbox = _local.outbox = _Outbox(hub)
@@ -159,9 +171,10 @@ class _Job:
 class _Drop:
     """A job for which no greenlet waits: it lets go of what is in a list."""
 
+    outbox: None = None
+
     def __init__(self, held: list[Any]) -> None:
         self.run = held.clear
-        self.outbox = SimpleNamespace(put=id)
 
 
 class Thread:
@@ -176,6 +189,10 @@ class Thread:
         self._lock = native.allocate_lock()  # never held during a wait
         self._wake = native.allocate_lock()
         self._wake.acquire()
+        # A hub that is busy lets the interpreter's lock go between its callbacks, and takes it back
+        # sooner than a thread wakes up. Each time the thread begins to wait for the interval anew.
+        if sys.getswitchinterval() == SWITCH_INTERVAL_S:
+            sys.setswitchinterval(SHORT_SWITCH_INTERVAL_S)
         _alive.add(self)
         try:
             native.start_new_thread(self._work, ())
@@ -191,7 +208,7 @@ class Thread:
         """Whether no job is queued or in progress."""
         return self._current is None and not self._jobs
 
-    def submit(self, job: _Job | _Drop) -> bool:
+    def submit(self, job: _Job) -> bool:
         """Queue *job*; return False if the thread has ended."""
         with self._lock:
             if self.has_ended:
@@ -209,10 +226,32 @@ class Thread:
             return True
 
     def end(self) -> None:
-        """End the thread after its last job."""
-        with self._lock:
-            self.has_ended = True
-            self._rouse()
+        """End the thread after its last job; a destructor may call this."""
+        # A collection may call a destructor where this very thread holds the lock.
+        if self._lock.acquire(False):
+            try:
+                self.has_ended = True
+                self._rouse()
+            finally:
+                self._lock.release()
+        else:
+            _later(self.end)
+
+    def drop(self, held: list[Any]) -> None:
+        """Let go of the objects in *held* after the jobs before it; a destructor may call this."""
+        if not self._lock.acquire(False):
+            _later(partial(self.drop, held))
+            return
+        try:
+            if not self.has_ended:
+                self._jobs.append(_Drop(held))
+                self._rouse()
+                return
+        finally:
+            self._lock.release()
+        other = _take()
+        other.drop(held)
+        _give_back(other)
 
     def after_fork(self) -> None:
         """Mark the thread as ended, in a forked child."""
@@ -227,13 +266,15 @@ class Thread:
 
     def _work(self) -> None:
         self.ident = get_ident()
+        _local.is_ours = True
         while self._next():
             job: Any = self._current
             job.run()
             # Before the greenlet is woken: if the thread is idle, the greenlet may use the object
             # of the job, such as a connection, without the thread.
             self._current = None
-            job.outbox.put(job)
+            if job.outbox is not None:
+                job.outbox.put(job)
             del job
         _alive.discard(self)
         # A callback of the application that waited has made a hub for this thread.
@@ -257,6 +298,12 @@ class Thread:
                         self.has_ended = True
                         return False
                 self._wake.acquire()  # released between the timeout and the lock
+
+
+def _later(func: Callable[[], object]) -> None:
+    """Call *func* in the hub of the main thread."""
+    if _main_loop is not None:
+        _main_loop.run_callback_threadsafe(func)
 
 
 _alive: set[Thread] = set()
@@ -291,31 +338,77 @@ def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     :returns: the result of *func*.
     :raises DeadlineExceeded: the request's deadline passed first.
     """
-    if not can_wait():
+    if not _may_hand_over():
         return func(*args, **kwargs)
     return _run(None, partial(func, **kwargs) if kwargs else func, args)
 
 
-def compute(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def run_to_the_end(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
-    Do what :func:`run` does, with as many calls at once as there are cores.
+    Do what :func:`run` does, but wait for the end of the call in any case.
 
-    A turn ends with the call, not with the wait of a greenlet that is interrupted.
+    That is for calls that must not go on while the greenlet goes on; they end by themselves.
 
-    :param func: a function that computes, in C code that lets other threads run Python.
+    :param func: the function to call.
     :param args: its positional arguments.
     :param kwargs: its keyword arguments.
     :returns: the result of *func*.
-    :raises DeadlineExceeded: the request's deadline passed first.
+    :raises DeadlineExceeded: the request's deadline passed meanwhile.
     """
-    if not can_wait():
+    if not _may_hand_over():
         return func(*args, **kwargs)
-    turns = _turns
-    wait_in(turns.acquire)
-    return _run(turns, partial(func, **kwargs) if kwargs else func, args)
+    return _run(None, partial(func, **kwargs) if kwargs else func, args, is_left=False)
 
 
-def _run(turns: Semaphore | None, func: Callable[..., T], args: tuple[Any, ...]) -> T:
+class Turns:
+    """
+    Computations in native threads, in C code that lets other threads run Python meanwhile.
+
+    :param a_core: how many run at once for each core, int.
+    :param is_left: whether a greenlet that is interrupted goes on at once, and the computation as
+        well; otherwise it waits for its end.
+    """
+
+    def __init__(self, a_core: int, *, is_left: bool) -> None:
+        self._number = a_core * _cores()
+        self._is_left = is_left
+        self.turns = Semaphore(self._number)
+        _all_turns.append(self)
+
+    def run(self, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """
+        Call *func* in a native thread, when it is its turn.
+
+        A turn ends with the call, not with the wait of a greenlet that is interrupted.
+
+        :param func: the function to call.
+        :param args: its positional arguments.
+        :param kwargs: its keyword arguments.
+        :returns: the result of *func*.
+        :raises DeadlineExceeded: the request's deadline passed first.
+        """
+        if not _may_hand_over():
+            return func(*args, **kwargs)
+        turns = self.turns
+        wait_in(turns.acquire)
+        call = partial(func, **kwargs) if kwargs else func
+        return _run(turns, call, args, is_left=self._is_left)
+
+    def renew(self) -> None:
+        """Begin anew, in a forked child: greenlets of the parent hold the copies of the turns."""
+        self.turns = Semaphore(self._number)
+
+
+_all_turns: list[Turns] = []
+
+
+def _run(
+    turns: Semaphore | None,
+    func: Callable[..., T],
+    args: tuple[Any, ...],
+    *,
+    is_left: bool = True,
+) -> T:
     outbox = _outbox()
     job = _Job(func, args, outbox)
     job.turns = turns
@@ -330,6 +423,11 @@ def _run(turns: Semaphore | None, func: Callable[..., T], args: tuple[Any, ...])
     outbox.expect()
     try:
         return job.wait()  # type: ignore[no-any-return]
+    except BaseException:
+        while not is_left and not job.is_done:
+            with suppress(BaseException):
+                job.waiter.get()
+        raise
     finally:
         outbox.forget()
         _give_back(thread)
@@ -377,8 +475,13 @@ class OwnThread:
 
         :param held: a list with the only references to the objects, whose destructors may block.
         """
-        if self._thread is None or not self._thread.submit(_Drop(held)):
-            held.clear()
+        thread = self._thread
+        if thread is None:
+            thread = _take()
+            thread.drop(held)
+            _give_back(thread)
+        else:
+            thread.drop(held)
 
     def call(
         self,
@@ -420,17 +523,17 @@ class OwnThread:
                 self.release()
 
 
-def _cores() -> Semaphore:
-    # With more threads than cores the hub would seldom have one.
+def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return Semaphore(len(os.sched_getaffinity(0)))
-    return Semaphore(os.cpu_count() or 1)
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _after_fork_in_child() -> None:
-    global _main_ident, _turns
-    _main_ident = get_ident()
-    _turns = _cores()  # greenlets of the parent hold the copies of its turns
+    global _main_ident, _main_loop
+    _main_ident, _main_loop = get_ident(), None
+    for turns in _all_turns:
+        turns.renew()
     for thread in _alive:
         thread.after_fork()
     _alive.clear()
@@ -438,5 +541,4 @@ def _after_fork_in_child() -> None:
     _local.__dict__.clear()
 
 
-_turns = _cores()
 os.register_at_fork(after_in_child=_after_fork_in_child)

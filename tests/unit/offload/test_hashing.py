@@ -98,7 +98,7 @@ def test_others_go_on(compute: Callable[[], bytes]) -> None:
 
 def test_not_more_at_once_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the hub would wait for a core; each has its turn."""
-    monkeypatch.setattr(threads, "_turns", Semaphore(2))
+    monkeypatch.setattr(hashing.turns, "turns", Semaphore(2))
     now: list[int] = []
     highest: list[int] = []
 
@@ -118,18 +118,18 @@ def test_not_more_at_once_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_turn_is_waited_for_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """And is there for the next one."""
-    monkeypatch.setattr(threads, "_turns", Semaphore(1))
+    monkeypatch.setattr(hashing.turns, "turns", Semaphore(1))
     ident = hashing._in_a_thread(get_ident, "module")
-    threads._turns.acquire()
+    hashing.turns.turns.acquire()
     with pytest.raises(DeadlineExceeded), deadline.limit(0.02):
         ident()
-    threads._turns.release()
+    hashing.turns.turns.release()
     assert ident() != get_ident()
 
 
 def test_a_turn_ends_with_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     """A greenlet that is interrupted goes on at once, and its hash needs a core until its end."""
-    monkeypatch.setattr(threads, "_turns", Semaphore(1))
+    monkeypatch.setattr(hashing.turns, "turns", Semaphore(1))
     goes_on: list[None] = []
 
     def compute() -> None:
@@ -139,9 +139,9 @@ def test_a_turn_ends_with_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = gevent.spawn(hashing._in_a_thread(compute, "module"))
     gevent.sleep(0.01)
     hashed.kill()
-    assert threads._turns.locked()
+    assert hashing.turns.turns.locked()
     goes_on.append(None)
-    assert threads._turns.acquire(timeout=10)
+    assert hashing.turns.turns.acquire(timeout=10)
 
 
 def test_without_a_thread_no_turn_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,11 +150,11 @@ def test_without_a_thread_no_turn_is_lost(monkeypatch: pytest.MonkeyPatch) -> No
     def take() -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threads, "_turns", Semaphore(1))
+    monkeypatch.setattr(hashing.turns, "turns", Semaphore(1))
     monkeypatch.setattr(threads, "_take", take)
     with pytest.raises(RuntimeError):
         hashing._in_a_thread(get_ident, "module")()
-    assert not threads._turns.locked()
+    assert not hashing.turns.turns.locked()
 
 
 def test_the_functions_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,14 +170,14 @@ def test_the_functions_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_forked_child_has_its_own_turns() -> None:
     """Those of the parent are held by greenlets that the child does not have."""
-    turns = threads._turns
+    turns = hashing.turns.turns
     held = 0
     while turns.acquire(blocking=False):
         held += 1
     try:
         child = os.fork()
         if child == 0:
-            os._exit(not threads._turns.acquire(blocking=False))
+            os._exit(not hashing.turns.turns.acquire(blocking=False))
         assert os.waitpid(child, 0)[1] == 0
     finally:
         for _ in range(held):

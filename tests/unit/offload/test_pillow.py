@@ -1,6 +1,8 @@
 """Pillow computes in native threads; its files are read and written by the greenlet."""
 
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from io import BytesIO
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 from gevent.monkey import get_original
 from PIL import Image, ImageFilter
 
+from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
 from greenline.offload import threads
 
 get_ident = get_original("_thread", "get_ident")
@@ -34,6 +38,11 @@ WORK: dict[str, Callable[[Image.Image], object]] = {
     "filter": lambda image: image.filter(ImageFilter.GaussianBlur(20)),
     "resize": lambda image: image.resize((SIDE * 2, SIDE * 2), Image.Resampling.LANCZOS),
     "quantize": lambda image: image.quantize(64),
+    "AVIF": lambda image: image.save(BytesIO(), "AVIF"),
+    "animation": lambda image: image.save(
+        BytesIO(), "WEBP", save_all=True, append_images=[image.rotate(9)]
+    ),
+    "a large result": lambda image: image.resize((9, 9)).resize((4000, 4000)),
 }
 
 
@@ -70,13 +79,48 @@ def test_a_file_is_read_and_written_by_its_greenlet(image: Image.Image, kind: st
     assert idents == {get_ident()}
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_an_image_is_sent_to_a_socket(image: Image.Image, kind: str) -> None:
+    """By its makefile(), which is of the class of a file."""
+    ours, its = socket.socketpair()
+
+    def receive() -> bytes:
+        with its, its.makefile("rb") as file:
+            return file.read()
+
+    receiving = gevent.spawn(receive)
+    with ours, ours.makefile("wb") as file:
+        image.save(file, kind)
+    assert receiving.get(timeout=20) == encoded(image, kind)
+
+
+def test_a_deadline_waits_for_the_code_in_c(image: Image.Image) -> None:
+    """What it uses is freed when it has ended, and not under it."""
+
+    class File(BytesIO):
+        """Of an application."""
+
+    written = BytesIO()
+    image.resize((4000, 4000)).save(written, "JPEG", progressive=True)
+    ended = []
+    for number in range(8):
+        with (
+            suppress(DeadlineExceeded),
+            deadline.limit(0.01 * number),
+            Image.open(File(written.getvalue())) as opened,
+        ):
+            opened.load()
+            ended.append(opened)
+    assert len(ended) < 8
+
+
 def test_a_small_image_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hand-over would take longer than the work."""
 
-    def compute(*_: Any) -> None:
+    def compute(*_: Any, **__: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(threads, "compute", compute)
+    monkeypatch.setattr(threads, "_run", compute)
     image = Image.new("RGB", (100, 100)).resize((50, 50)).convert("L")
     for kind in ("JPEG", "PNG", "GIF"):
         with Image.open(BytesIO(encoded(image, kind))) as read:

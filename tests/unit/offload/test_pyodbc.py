@@ -4,7 +4,8 @@ The wrapper of pyodbc around another library in C with the same interface, the o
 Its functions that are written in Python may block or fail in the middle of a result.
 """
 
-import sqlite3  # noqa: F401 - before its replacement is imported
+import sqlite3  # before its replacement is imported
+from copy import copy
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,6 +79,10 @@ def test_its_objects_are_of_its_classes(driver: Any, conn: Any) -> None:
         assert same is conn
     with pytest.raises(AttributeError, match="no_such"):
         cursor.no_such  # noqa: B018
+    with pytest.raises(AttributeError, match="no_such"):
+        cursor.no_such = 1
+    with pytest.raises(TypeError, match=r"copy or pickle a pyodbc\.Connection"):
+        copy(conn)
 
 
 def test_each_way_to_fetch_goes_on_where_the_last_one_ended(conn: Any) -> None:
@@ -87,6 +92,7 @@ def test_each_way_to_fetch_goes_on_where_the_last_one_ended(conn: Any) -> None:
     assert cursor.fetchval() == 1
     assert cursor.fetchmany() == [(2,)]
     assert cursor.fetchmany(3) == [(3,), (4,), (5,)]
+    assert conn.execute("select a from t order by a").fetchmany(-1)[249] == (249,)
     assert next(cursor) == (6,)
     assert len(cursor.fetchmany(200)) == 200
     conn.commit()
@@ -97,6 +103,29 @@ def test_each_way_to_fetch_goes_on_where_the_last_one_ended(conn: Any) -> None:
     assert cursor.fetchall() == []
     assert [row[0] for row in conn.execute("select a from t order by a")] == list(range(250))
     assert conn.execute("select a from t").execute("select 1").fetchall() == [(1,)]
+
+
+def test_what_is_closed_has_no_rows(conn: Any) -> None:
+    """Although some were read ahead; and its destructor says nothing."""
+    cursor, other = conn.execute("select 1"), conn.execute("select 1")
+    cursor.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        cursor.fetchone()
+    with pytest.raises(sqlite3.ProgrammingError):
+        cursor.fetchall()
+    del cursor
+    conn.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        other.fetchmany()
+
+
+def test_rows_are_not_lost_by_an_interruption(conn: Any) -> None:
+    """The next fetch goes on where the last one ended."""
+    cursor = conn.execute("select a, block(0.002) from t")
+    assert cursor.fetchone()[0] == 0
+    with pytest.raises(DeadlineExceeded), deadline.limit(0.01):
+        cursor.fetchmany(200)
+    assert [row[0] for row in cursor.fetchall()] == list(range(1, 250))
 
 
 def test_rows_before_an_error_are_fetched_first(conn: Any) -> None:
@@ -166,10 +195,15 @@ def test_what_is_let_go_of_ends_in_the_thread(driver: Any) -> None:
 
     conn = driver.connect(":memory:")
     ident = conn.execute("select block(0)").fetchval()
+    wait_until(lambda: conn._own.is_idle, "the end of that cursor")
+    cursor = driver.Cursor(Cursor(conn._inner), conn)
+    del cursor
+    assert ended.pop() == get_ident()  # it has executed nothing
     cursor = driver.Cursor(Cursor(conn._inner), conn)
     cursor.execute("select 1").fetchall()
     del cursor
-    assert ended.pop() == get_ident()  # it has no rows left
+    wait_until(lambda: ended == [ident], "the destructor")
+    ended.clear()
     cursor = driver.Cursor(Cursor(conn._inner), conn)
     blocked = gevent.spawn(conn.execute, "select block(0.05)")
     gevent.sleep(0)

@@ -1,14 +1,17 @@
 """Calls in native threads: side by side, in turn for one owner, and left by who is interrupted."""
 
+from time import monotonic
 from typing import Any
 
 import gevent
 import pytest
+from gevent.lock import Semaphore
 from gevent.monkey import get_original
 
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.offload import threads
+from tests.helpers.support import wait_until
 
 sleep = get_original("time", "sleep")
 
@@ -68,6 +71,75 @@ def test_who_is_interrupted_takes_back_a_call_that_has_not_begun() -> None:
     assert ended == ["work"]
     assert own.is_idle
     assert own.call(int) == 0
+
+
+def test_a_thread_runs_beside_a_hub_that_is_busy() -> None:
+    """The hub lets the interpreter's lock go all the time, and never for long."""
+    ended: list[int] = []
+
+    def compute() -> None:
+        while not ended:
+            until = monotonic() + 0.002
+            while monotonic() < until:
+                pass
+            gevent.sleep(0.001)
+
+    def fetch() -> None:
+        for _ in range(500):  # rows, as a driver lets the lock go for each of them
+            sleep(0)
+
+    busy = [gevent.spawn(compute) for _ in range(4)]
+    try:
+        with gevent.Timeout(10):
+            threads.run(fetch)
+    finally:
+        ended.append(1)
+        gevent.joinall(busy, raise_error=True)
+
+
+def test_what_runs_in_a_thread_needs_no_second_one() -> None:
+    """Its turn may be the only one; also where the thread has waited for something, in a hub."""
+    turns = threads.Turns(1, is_left=True)
+    turns.turns = Semaphore(1)
+
+    def nested() -> int:
+        gevent.sleep(0)
+        return turns.run(threads.run, threads.get_ident)
+
+    with gevent.Timeout(10):
+        assert turns.run(nested) != threads.get_ident()
+
+
+def test_an_interrupted_call_is_left_or_waited_for() -> None:
+    """As its C code allows."""
+    ended: list[str] = []
+
+    def work(name: str) -> None:
+        sleep(0.2)
+        ended.append(name)
+
+    turns = threads.Turns(1, is_left=False)
+    for run, name in ((threads.run, "run"), (threads.run_to_the_end, "end"), (turns.run, "turn")):
+        ended.clear()
+        with pytest.raises(DeadlineExceeded), deadline.limit(0.05):
+            run(work, name)
+        assert ended == ([] if name == "run" else [name])
+        wait_until(lambda: ended, "the end of the call")
+
+
+def test_a_destructor_waits_for_no_lock() -> None:
+    """A collection may call it where the thread holds the lock already."""
+    own = threads.OwnThread()
+    own.call(int)
+    thread: Any = own._thread
+    held, other = [object()], [object()]
+    with thread._lock:
+        own.drop(held)
+        own.release()
+    assert held
+    wait_until(lambda: not held, "the hub, which does it later")
+    own.drop(other)
+    wait_until(lambda: not other, "another thread, as this one has ended")
 
 
 def test_the_deadline_ends_the_wait() -> None:
