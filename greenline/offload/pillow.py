@@ -5,8 +5,9 @@ Where the file of an image may be a socket the greenlet itself reads and writes 
 computed apart.
 """
 
+import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from io import BufferedRandom, BufferedReader, BufferedWriter, BytesIO, FileIO, UnsupportedOperation
 from types import ModuleType
@@ -22,7 +23,11 @@ CODERS = {
     "_avif": {"AvifDecoder": ("get_frame",), "AvifEncoder": ("add", "finish")},
 }
 BUFFERED = {BufferedRandom, BufferedReader, BufferedWriter}
-METHODS = ("convert", "crop", "filter", "quantize", "reduce", "resize", "transform", "transpose")
+METHODS = (
+    "convert", "crop", "filter", "histogram", "quantize", "reduce", "resize", "split", "transform",
+    "transpose",
+)  # fmt: skip
+NEAREST = 0  # Pillow's constant, of a filter that reads no more than it writes
 
 # More than cores: a small image does not wait for the end of large ones. An image is left by its
 # greenlet when the C code has left it.
@@ -34,9 +39,9 @@ Method = Callable[..., Any]
 class _Coder:
     """A decoder or an encoder of Pillow."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, compute: Method) -> None:
         self._inner = inner
-        self._compute: Method = _turns.run
+        self._compute = compute
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -80,6 +85,7 @@ def patch() -> None:
     """Replace functions and methods of Pillow, right after its modules are imported."""
     after_import("PIL.Image", _patch_image)
     after_import("PIL.ImageFile", _patch_file)
+    after_import("PIL.ImageCms", _patch_cms)
     after_import("PIL._webp", _patch_coders)
     after_import("PIL._avif", _patch_coders)
 
@@ -96,20 +102,44 @@ def _patch_file(module: ModuleType) -> None:
     image_file: Any = module
     load, save = image_file.ImageFile.load, image_file._save
 
+    # What it does in Python is done in the thread as well, but for its lines in a log: the lock of
+    # a log's handler is the hub's.
+    log = logging.getLogger("PIL")
+
     @wraps(load)
     def load_in_thread(self: Any) -> Any:
-        if _is_a_file(self.fp) and self.tile and not _is_small(self.size):
+        if (
+            self.tile
+            and _is_a_file(self.fp)
+            and not _is_small(self.size)
+            and not log.isEnabledFor(logging.DEBUG)
+        ):
             return _turns.run(load, self)
         return load(self)
 
     @wraps(save)
     def save_in_thread(im: Any, fp: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_a_file(fp) and not _is_small(im.size):
+        if _is_a_file(fp) and not _is_small(im.size) and not log.isEnabledFor(logging.DEBUG):
             im.load()
             return _turns.run(save, im, fp, *args, **kwargs)
         return save(im, fp, *args, **kwargs)
 
     image_file.ImageFile.load, image_file._save = load_in_thread, save_in_thread
+
+
+def _patch_cms(module: ModuleType) -> None:
+    kind: Any = module.ImageCmsTransform
+    for name in ("apply", "apply_in_place"):
+        setattr(kind, name, _transforming(getattr(kind, name)))
+
+
+def _transforming(method: Method) -> Method:
+    @wraps(method)
+    def call(self: Any, im: Any, *args: Any) -> Any:
+        im.load()
+        return _turns.run(method, self, im, *args)
+
+    return call
 
 
 def _patch_coders(module: ModuleType) -> None:
@@ -131,8 +161,9 @@ def _coding(make: Method) -> Method:
     @wraps(make)
     def coder(*args: Any) -> Any:
         made = make(*args)
-        # Not one that is written in Python, as those of some formats are.
-        return _Coder(made) if type(made).__name__ in ("ImagingDecoder", "ImagingEncoder") else made
+        if type(made).__name__ not in ("ImagingDecoder", "ImagingEncoder"):
+            return made  # written in Python, as those of some formats are
+        return _Coder(made, _call if args[1] == "raw" else _turns.run)  # "raw" only copies
 
     return coder
 
@@ -143,12 +174,23 @@ def _of_image(method: Method) -> Method:
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         size = kwargs.get("size", args[:1] and args[0]) if has_size else ()
-        if (_is_small(self.size) and not _is_large(size)) or not threads.can_wait():
+        reads_little = has_size and kwargs.get("resample", (*args, None, None)[1]) == NEAREST
+        is_large = not (_is_small(self.size) or reads_little) or _is_large(size)
+        values = (self, *args, *kwargs.values())
+        if not is_large or not threads.can_wait() or not _is_of_pillow(values):
             return method(self, *args, **kwargs)
-        self.load()
+        for each in values:
+            if hasattr(each, "load"):  # an image, which may be read from a socket
+                each.load()
         return _turns.run(method, self, *args, **kwargs)
 
     return call
+
+
+def _is_of_pillow(values: Iterable[Any]) -> bool:
+    """Return whether no code of the application is called, which belongs to its greenlet."""
+    kinds = (each if isinstance(each, type) else type(each) for each in values)
+    return all(kind.__module__.partition(".")[0] in ("PIL", "builtins") for kind in kinds)
 
 
 def _in_thread(function: Method) -> Method:

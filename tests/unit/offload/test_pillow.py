@@ -1,8 +1,13 @@
 """Pillow computes in native threads; its files are read and written by the greenlet."""
 
+import logging
+import pickle
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from io import BytesIO
 from typing import Any
 
@@ -10,13 +15,14 @@ import gevent
 import pytest
 from gevent.monkey import get_original
 from PIL import Image, ImageFilter
+from PIL.PngImagePlugin import PngInfo
 
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.offload import threads
 
 get_ident = get_original("_thread", "get_ident")
-SIDE = 1500
+SIDE = 800
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +118,53 @@ def test_a_deadline_waits_for_the_code_in_c(image: Image.Image) -> None:
             opened.load()
             ended.append(opened)
     assert len(ended) < 8
+
+
+def test_code_of_the_application_stays_in_its_greenlet(
+    image: Image.Image, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A filter, and what handles the lines of Pillow's log: their locks are the hub's."""
+    idents = set()
+
+    class Mine(ImageFilter.MultibandFilter):
+        def filter(self, image: Any) -> Any:
+            idents.add(get_ident())
+            return image
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            idents.add(get_ident())
+
+    image.filter(Mine())
+    info = PngInfo()
+    info.add(b"tEXt", b"a\0b", True)
+    written, handler = BytesIO(), Handler()
+    image.save(written, "PNG", pnginfo=info)
+    log = logging.getLogger("PIL")
+    log.addHandler(handler)
+    try:
+        with caplog.at_level(logging.DEBUG, "PIL"), Image.open(BytesIO(written.getvalue())) as read:
+            read.load()
+    finally:
+        log.removeHandler(handler)
+    assert idents == {get_ident()}
+
+
+def test_a_copy_of_an_image_file_is_an_image(image: Image.Image) -> None:
+    """By pickle, from a cache for instance, or by copy: it has no file."""
+    with Image.open(BytesIO(encoded(image, "JPEG"))) as opened:
+        for made in (pickle.loads(pickle.dumps(opened)), deepcopy(opened)):  # noqa: S301
+            assert made.resize((10, 10)).tobytes() == opened.resize((10, 10)).tobytes()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "PPM"])
+def test_an_image_is_written_to_a_program(image: Image.Image, kind: str) -> None:
+    """Whose pipe is not blocking."""
+    command = [sys.executable, "-c", "import sys; print(len(sys.stdin.buffer.read()))"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        image.save(program.stdin, kind)
+        assert int(program.communicate()[0]) == len(encoded(image, kind))
 
 
 def test_a_small_image_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
