@@ -214,6 +214,16 @@ def open_mongoengine(address: str) -> Any:
 # ---- MySQL
 
 
+def _selected(conn: Any, word: str) -> object:
+    """Return what *conn* selects, and close it."""
+    try:
+        cursor = conn.cursor()
+        cursor.execute("select %s", (word,))
+        return cursor.fetchone()[0]
+    finally:
+        conn.close()
+
+
 def ask_pymysql(address: str, word: str) -> object:
     import pymysql
 
@@ -228,12 +238,7 @@ def ask_mysqlclient(address: str, word: str) -> object:
 
     host, port = _host_port(address)
     conn = MySQLdb.connect(host=host, port=port, user="greenline")
-    try:
-        cursor = conn.cursor()
-        cursor.execute("select %s", (word,))
-        return cursor.fetchone()[0]
-    finally:
-        conn.close()
+    return _selected(conn, word)
 
 
 def ask_mysql_connector(address: str, word: str) -> object:
@@ -242,12 +247,7 @@ def ask_mysql_connector(address: str, word: str) -> object:
     host, port = _host_port(address)
     given = {"host": host, "port": port, "user": "greenline", "ssl_disabled": True}
     conn = mysql.connector.connect(**given, use_pure=False)
-    try:
-        cursor = conn.cursor()
-        cursor.execute("select %s", (word,))
-        return cursor.fetchone()[0]
-    finally:
-        conn.close()
+    return _selected(conn, word)
 
 
 def _mysql_connector_system() -> dict[str, str]:
@@ -705,12 +705,7 @@ def ask_pymssql(address: str, word: str) -> object:
 
     host, port = _host_port(address)
     conn = pymssql.connect(host, "x", "x", port=str(port), tds_version="7.4")
-    try:
-        cursor = conn.cursor()
-        cursor.execute("select %s", (word,))
-        return cursor.fetchone()[0]
-    finally:
-        conn.close()
+    return _selected(conn, word)
 
 
 def ask_oracledb(address: str, word: str) -> object:
@@ -1061,8 +1056,7 @@ LIBRARIES = (
     Library(
         "confluent-kafka", ("confluent_kafka",),
         "https://docs.confluent.io/platform/current/clients/confluent-kafka-python/html/index.html",
-        "deaf", ask_confluent, extension="confluent_kafka.cimpl",
-        without=("confluent_kafka.schema_registry",), instead="a process of its own",
+        "deaf", ask_confluent, without=("confluent_kafka.schema_registry",),
     ),
     Library(
         "kafka-python", ("kafka",),

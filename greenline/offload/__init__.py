@@ -13,6 +13,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Iterable
+from importlib import import_module
 from types import ModuleType
 
 from greenline import settings
@@ -20,6 +21,14 @@ from greenline.hub.blocking import BLOCKING_DRIVERS
 from greenline.hub.namespaces import namespaces
 from greenline.offload import names
 from greenline.offload.imports import after_import
+
+# By module of a driver, the module of this package that replaces what it has.
+DRIVERS = {
+    "MySQLdb._mysql": "mysqlclient",
+    "mysql.connector.connection_cext": "mysql_connector",
+    "pycurl": "pycurl",
+    "pyodbc": "pyodbc",
+}
 
 # What waits in the hub, or is the hub's own.
 GREEN = {"gevent", "greenline", "gunicorn", "psycopg2"}
@@ -51,10 +60,8 @@ def patch() -> None:
     drivers.patch()
     grpc.patch()
     after_import("sqlite3.dbapi2", _patch_sqlite3)
-    after_import("MySQLdb._mysql", _patch_mysqlclient)
-    after_import("mysql.connector.connection_cext", _patch_mysql_connector)
-    after_import("pyodbc", _patch_pyodbc)
-    after_import("pycurl", _patch_pycurl)
+    for module in DRIVERS:
+        after_import(module, _patch_driver)
     for name in callables:
         names.require_package(name)
         names.wrap(name)
@@ -66,28 +73,9 @@ def _patch_sqlite3(_: ModuleType) -> None:
     sqlite.patch()
 
 
-def _patch_mysqlclient(module: ModuleType) -> None:
-    from greenline.offload import mysqlclient
-
-    mysqlclient.patch(module)
-
-
-def _patch_mysql_connector(module: ModuleType) -> None:
-    from greenline.offload import mysql_connector
-
-    mysql_connector.patch(module)
-
-
-def _patch_pyodbc(module: ModuleType) -> None:
-    from greenline.offload import pyodbc
-
-    pyodbc.patch(module)
-
-
-def _patch_pycurl(module: ModuleType) -> None:
-    from greenline.offload import pycurl
-
-    pycurl.patch(module)
+def _patch_driver(module: ModuleType) -> None:
+    ours = import_module(f"{__name__}.{DRIVERS[module.__name__]}")
+    ours.patch(module)
 
 
 def advice(file: str, function: str) -> str | None:

@@ -42,13 +42,8 @@ OWN_THREAD: Drivers = {
         ),
     },
 }  # fmt: skip
-# They run after a deadline, too: a connection that goes back must not be in a transaction.
-CLEANUPS = {
-    "abandon_ext", "autocommit", "close", "cmd_change_user", "cmd_reset_connection",
-    "cmd_stmt_close", "cmd_stmt_reset", "consume_results", "disconnect_all", "free_result",
-    "reset_session", "rollback", "unbind_ext",
-}  # fmt: skip
-
+# They run after a deadline, too.
+CLEANUPS = {"abandon_ext", "close", "disconnect_all", "unbind_ext"}
 # With a timeout of 0 they wait for nothing; they are called after each message.
 POLLS = {"consume", "flush", "poll"}
 
@@ -61,7 +56,7 @@ Method = Callable[..., Any]
 
 def patch() -> None:
     """Replace the methods, right after their modules are imported."""
-    for make, drivers in ((_in_any_thread, ANY_THREAD), (in_own_thread, OWN_THREAD)):
+    for make, drivers in ((_in_any_thread, ANY_THREAD), (_in_own_thread, OWN_THREAD)):
         for module, classes in drivers.items():
             after_import(module, partial(_replace, classes, make))
     after_import(LDAP, _replace_ldap)
@@ -91,8 +86,10 @@ def _replace_ldap(module: ModuleType) -> None:
     @wraps(original)
     def call(self: Any, func: Method, *args: Any, **kwargs: Any) -> Any:
         # The lock of the connection, which this takes, is held as on threads.
-        if func.__name__ not in LDAP_LOCAL:
-            func = wraps(func)(partial(call_in_own_thread, self, func))
+        name = func.__name__
+        if name not in LDAP_LOCAL:
+            run, given = partial(own_thread(self).call, is_cleanup=name in CLEANUPS), func
+            func = wraps(given)(lambda *args, **kwargs: run(partial(given, *args, **kwargs)))
         return original(self, func, *args, **kwargs)
 
     kind._ldap_call = call
@@ -124,24 +121,27 @@ def _in_any_thread(method: Method) -> Method:
     return call
 
 
-def in_own_thread(method: Method) -> Method:
-    """Return a method that runs *method* in a native thread of its object."""
+def _in_own_thread(method: Method) -> Method:
+    return in_own_thread(method, is_cleanup=method.__name__ in CLEANUPS)
+
+
+def in_own_thread(method: Method, *, is_cleanup: bool) -> Method:
+    """
+    Return a method that runs *method* in a native thread of its object.
+
+    :param method: the method.
+    :param is_cleanup: run it even after the request's deadline.
+    """
 
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return call_in_own_thread(self, method, self, *args, **kwargs)
+        return own_thread(self).call(partial(method, self, *args, **kwargs), is_cleanup=is_cleanup)
 
     return call
 
 
-def call_in_own_thread(owner: Any, method: Method, *args: Any, **kwargs: Any) -> Any:
-    """Call a method in the native thread of *owner*."""
-    call = partial(method, *args, **kwargs)
-    return own_thread(owner).call(call, is_cleanup=method.__name__ in CLEANUPS)
-
-
 def own_thread(owner: Any) -> OwnThread:
-    """Return the native thread of an object."""
+    """Return the native thread of an object, which may be older than the patching."""
     state = vars(owner)
     own: OwnThread | None = state.get("_greenline_thread")
     if own is None:

@@ -10,7 +10,7 @@ from time import monotonic
 from types import ModuleType
 from typing import Any
 
-from greenline.offload.drivers import call_in_own_thread, in_own_thread, own_thread
+from greenline.offload.drivers import in_own_thread, own_thread
 
 AHEAD_ROWS, AHEAD_S = 100, 0.001
 METHODS = (
@@ -21,6 +21,11 @@ METHODS = (
     "set_character_set_name",
 )  # fmt: skip
 SETTERS = ("autocommit", "database")
+# They run after a deadline, too: a connection that goes back must not be in a transaction.
+CLEANUPS = {
+    "autocommit", "close", "cmd_change_user", "cmd_reset_connection", "cmd_stmt_close",
+    "cmd_stmt_reset", "consume_results", "free_result", "reset_session", "rollback",
+}  # fmt: skip
 # After these no row of the result is left.
 FORGET_ROWS = {
     "_open_connection", "cmd_change_user", "cmd_query", "cmd_reset_connection", "cmd_stmt_execute",
@@ -32,6 +37,9 @@ def patch(module: ModuleType) -> None:
     """Replace methods of ``mysql.connector.connection_cext``'s class."""
     kind: Any = module.CMySQLConnection
     read, unread = kind.get_rows, kind.unread_result
+    read_in_thread, read_ahead = (
+        in_own_thread(each, is_cleanup=False) for each in (read, _read_ahead)
+    )
 
     def get_rows(self: Any, count: int | None = None, *args: Any, **kwargs: Any) -> Any:
         """Return the next rows, at most *count*, and what the server says at their end."""
@@ -45,17 +53,17 @@ def patch(module: ModuleType) -> None:
         if rows and len(rows) == count:
             return rows, None
         left = None if count is None else count - len(rows)
-        more, end = call_in_own_thread(self, read, self, left, *args, **kwargs)
+        more, end = read_in_thread(self, left, *args, **kwargs)
         return rows + more, end
 
     def get_row(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the next row, None after the last one, and what the server says then."""
         if args or kwargs.get("prep_stmt") is not None:
-            rows, end = call_in_own_thread(self, read, self, 1, *args, **kwargs)
+            rows, end = read_in_thread(self, 1, *args, **kwargs)
             return (rows[0] if rows else None), end
         ahead = _ahead(self)
         if not ahead:
-            call_in_own_thread(self, _read_ahead, self, ahead, read, kwargs)
+            read_ahead(self, ahead, read, kwargs)
         return ahead.popleft()
 
     def unread_result(self: Any) -> bool:
@@ -64,11 +72,12 @@ def patch(module: ModuleType) -> None:
 
     for name in METHODS:
         if name in vars(kind):
-            made = in_own_thread(getattr(kind, name))
+            made = in_own_thread(getattr(kind, name), is_cleanup=name in CLEANUPS)
             setattr(kind, name, _forgetting(made) if name in FORGET_ROWS else made)
     for name in SETTERS:
         attribute = getattr(kind, name)
-        setattr(kind, name, attribute.setter(in_own_thread(attribute.fset)))
+        write = in_own_thread(attribute.fset, is_cleanup=name in CLEANUPS)
+        setattr(kind, name, attribute.setter(write))
     kind.get_rows, kind.get_row, kind.unread_result = get_rows, get_row, property(unread_result)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from greenline.offload.drivers import in_own_thread, own_thread
 from greenline.offload.threads import OwnThread
 
 CALLS = (
@@ -40,23 +41,8 @@ class _Rows:
         return self._own.call(self._result.discard)
 
 
-def _own(conn: Any) -> OwnThread:
-    """Return the thread of a connection, which may be older than the patching."""
-    if "_own" not in vars(conn):
-        conn._own = OwnThread()
-    own: OwnThread = conn._own
-    return own
-
-
 def _in_its_thread(base: Any, name: str) -> Any:
-    original, is_cleanup = getattr(base, name), name in CLEANUPS
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _own(self).call(partial(original, self, *args, **kwargs), is_cleanup=is_cleanup)
-
-    call.__name__ = name
-    call.__doc__ = original.__doc__
-    return call
+    return in_own_thread(getattr(base, name), is_cleanup=name in CLEANUPS)
 
 
 def patch(module: ModuleType) -> None:
@@ -64,8 +50,8 @@ def patch(module: ModuleType) -> None:
     base: Any = module.connection
 
     def use_result(self: Any) -> Any:
-        result = _own(self).call(base.use_result, self)
-        return result and _Rows(result, _own(self))
+        result = own_thread(self).call(base.use_result, self)
+        return result and _Rows(result, own_thread(self))
 
     methods = {name: _in_its_thread(base, name) for name in CALLS if hasattr(base, name)}
     methods |= {"__init__": _in_its_thread(base, "__init__"), "use_result": use_result}

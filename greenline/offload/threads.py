@@ -59,12 +59,6 @@ def can_wait() -> bool:
     return gevent.getcurrent() is not hub
 
 
-def _may_hand_over() -> bool:
-    # A thread of ours that waited for something has a hub, and calls directly all the same: it has
-    # the only turn, perhaps.
-    return can_wait() and not hasattr(_local, "is_ours")
-
-
 class _Outbox:
     """The finished jobs of one hub, in which it wakes their greenlets."""
 
@@ -249,9 +243,7 @@ class Thread:
                 return
         finally:
             self._lock.release()
-        other = _take()
-        other.drop(held)
-        _give_back(other)
+        _drop(held)
 
     def after_fork(self) -> None:
         """Mark the thread as ended, in a forked child."""
@@ -326,6 +318,13 @@ def _give_back(thread: Thread) -> None:
         thread.end()
 
 
+def _drop(held: list[Any]) -> None:
+    """Let go of the objects in *held* in any thread."""
+    thread = _take()
+    thread.drop(held)
+    _give_back(thread)
+
+
 def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
     Call *func* in a native thread while this greenlet waits in the hub.
@@ -338,9 +337,7 @@ def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     :returns: the result of *func*.
     :raises DeadlineExceeded: the request's deadline passed first.
     """
-    if not _may_hand_over():
-        return func(*args, **kwargs)
-    return _run(None, partial(func, **kwargs) if kwargs else func, args)
+    return _hand_over(func, args, kwargs)
 
 
 def run_to_the_end(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -355,9 +352,7 @@ def run_to_the_end(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     :returns: the result of *func*.
     :raises DeadlineExceeded: the request's deadline passed meanwhile.
     """
-    if not _may_hand_over():
-        return func(*args, **kwargs)
-    return _run(None, partial(func, **kwargs) if kwargs else func, args, is_left=False)
+    return _hand_over(func, args, kwargs, is_left=False)
 
 
 class Turns:
@@ -387,12 +382,7 @@ class Turns:
         :returns: the result of *func*.
         :raises DeadlineExceeded: the request's deadline passed first.
         """
-        if not _may_hand_over():
-            return func(*args, **kwargs)
-        turns = self.turns
-        wait_in(turns.acquire)
-        call = partial(func, **kwargs) if kwargs else func
-        return _run(turns, call, args, is_left=self._is_left)
+        return _hand_over(func, args, kwargs, self.turns, is_left=self._is_left)
 
     def renew(self) -> None:
         """Begin anew, in a forked child: greenlets of the parent hold the copies of the turns."""
@@ -402,15 +392,22 @@ class Turns:
 _all_turns: list[Turns] = []
 
 
-def _run(
-    turns: Semaphore | None,
+def _hand_over(
     func: Callable[..., T],
     args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    turns: Semaphore | None = None,
     *,
     is_left: bool = True,
 ) -> T:
+    # A thread of ours that waited for something has a hub, and calls directly all the same: it has
+    # the only turn, perhaps.
+    if not can_wait() or hasattr(_local, "is_ours"):
+        return func(*args, **kwargs)
+    if turns is not None:
+        wait_in(turns.acquire)
     outbox = _outbox()
-    job = _Job(func, args, outbox)
+    job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox)
     job.turns = turns
     try:
         thread = _take()
@@ -475,13 +472,8 @@ class OwnThread:
 
         :param held: a list with the only references to the objects, whose destructors may block.
         """
-        thread = self._thread
-        if thread is None:
-            thread = _take()
-            thread.drop(held)
-            _give_back(thread)
-        else:
-            thread.drop(held)
+        drop = _drop if self._thread is None else self._thread.drop
+        drop(held)
 
     def call(
         self,

@@ -45,7 +45,7 @@ def replaced(make: Any, kind: Any = None) -> Any:
     return module.Client
 
 
-@pytest.mark.parametrize("make", [drivers._in_any_thread, drivers.in_own_thread])
+@pytest.mark.parametrize("make", [drivers._in_any_thread, drivers._in_own_thread])
 def test_calls_run_side_by_side(make: Any) -> None:
     """Also those of a subclass, and of a class in C."""
     kind = replaced(make)
@@ -69,7 +69,7 @@ def test_calls_run_side_by_side(make: Any) -> None:
 
 def test_calls_of_one_object_run_in_its_thread() -> None:
     """Its library allows no other thread meanwhile."""
-    client = replaced(drivers.in_own_thread)()
+    client = replaced(drivers._in_own_thread)()
     jobs = [gevent.spawn(client.perform, 0.02) for _ in range(3)]
     gevent.joinall(jobs, raise_error=True)
     assert len({job.value for job in jobs}) == 1

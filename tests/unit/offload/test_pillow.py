@@ -173,7 +173,7 @@ def test_a_small_image_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     def compute(*_: Any, **__: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(threads, "_run", compute)
+    monkeypatch.setattr(threads, "_hand_over", compute)
     image = Image.new("RGB", (100, 100)).resize((50, 50)).convert("L")
     for kind in ("JPEG", "PNG", "GIF"):
         with Image.open(BytesIO(encoded(image, kind))) as read:
