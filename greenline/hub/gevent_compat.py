@@ -25,6 +25,8 @@ def _refuse(reason: str) -> NoReturn:
 
 
 try:
+    from gevent import thread as green_thread  # type: ignore[attr-defined]
+    from gevent import threading as green_threading
     from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
     from gevent.hub import Hub
     from gevent.libev.corecext import loop as _Loop
@@ -32,7 +34,6 @@ try:
     from gevent.os import _watch_child as watch_child  # type: ignore[attr-defined]
     from gevent.os import _watched_children as watched_children  # type: ignore[attr-defined]
     from gevent.socket import socket as _Socket
-    from gevent.thread import LockType  # type: ignore[import-not-found]
     from gevent.threading import _DummyThread as DummyThread  # type: ignore[import-not-found]
 except ImportError as error:
     _refuse(str(error))
@@ -46,7 +47,12 @@ except ImportError:  # before 25.8: its os.close closes at once
 # what is no function.
 MEMBERS: tuple[tuple[Any, str, str | None], ...] = (
     (gevent.os, "_watch_child", "pid callback loop ref"),
-    (LockType, "acquire", "self blocking timeout"),
+    (green_thread, "LockType", None),
+    (green_thread, "allocate_lock", None),
+    (green_threading, "Lock", None),
+    (green_threading, "_allocate_lock", None),
+    (green_threading, "_set_sentinel", None),
+    (green_threading, "allocate_lock", None),
     (DummyThread, "__init__", "self"),
     (Thread, "_set_native_id", "self"),
     (Hub, "cancel_waits_close_and_then", "self watchers exc_kind then then_args"),

@@ -2,9 +2,9 @@
 Count the handlers that wait for a lock, or for a connection of a pool, that other handlers hold.
 
 The locks, conditions and semaphores of the standard library, and the pools made of them
-(SQLAlchemy's, pymongo's), all wait in the patched ``threading.Lock``. Its ``acquire`` is replaced
-by one that counts. Events, and queues and conditions outside of a pool or a semaphore, are not
-counted: a client may bring what they wait for.
+(SQLAlchemy's, pymongo's), all wait in the patched ``threading.Lock``, whose waits are counted.
+Events, and queues and conditions outside of a pool or a semaphore, are not: a client may bring what
+they wait for.
 """
 
 import sys
@@ -15,16 +15,15 @@ from types import CodeType
 from typing import Any
 
 import gevent.monkey
-from gevent.lock import BoundedSemaphore
 from greenlet import getcurrent
 
-from greenline.hub.gevent_compat import LockType
 from greenline.hub.handlers import Handler
+from greenline.hub.thread_locks import Lock
 
 # From the wait for a condition to the pool that waits: wait_for(), and a queue or the like.
 POOL_DEPTH = 4
 
-_gevent_acquire = LockType.acquire
+_wait_for_lock = Lock._wait
 _waiting = 0
 
 
@@ -51,7 +50,7 @@ class LockWait:
 
 def install() -> None:
     """Count the waits of the patched ``threading.Lock`` from now on. Call once in a process."""
-    LockType.acquire = _acquire
+    Lock._wait = _counted_wait  # type: ignore[method-assign]
     # These wait in such a lock as well, but for the end of a thread or a future, which no other
     # request holds.
     thread = gevent.monkey.get_original("threading", "Thread")  # gevent's own is built on it
@@ -96,16 +95,6 @@ def _names_a_pool(code: CodeType, module: str) -> bool:
     return "pool" in name or name.startswith("threading.semaphore.")
 
 
-def _acquire(self: Any, blocking: bool = True, timeout: float = -1) -> bool:
-    """Acquire the lock, as ``threading.Lock.acquire`` does."""
-    if not blocking:
-        return bool(_gevent_acquire(self, blocking, timeout))
-    # An uncontended lock costs less in this way than by gevent's acquire, which first checks its
-    # arguments.
-    if _try(self, False):
-        return True
+def _counted_wait(self: Lock, timeout: float) -> bool:
     with LockWait():
-        return bool(_gevent_acquire(self, blocking, timeout))
-
-
-_try = BoundedSemaphore.acquire
+        return _wait_for_lock(self, timeout)

@@ -18,9 +18,9 @@ from functools import wraps
 from typing import Any
 
 import gevent.monkey
-from gevent.event import Event
 
-from greenline.hub.gevent_compat import DummyThread, LockType
+from greenline.hub.gevent_compat import DummyThread
+from greenline.hub.thread_locks import Event
 
 QUEUES = "Queue", "LifoQueue", "PriorityQueue"
 
@@ -29,26 +29,11 @@ def restore() -> None:
     """Let the standard library's modules have such classes. Call it after the patching."""
     for name in QUEUES:
         setattr(queue, name, gevent.monkey.get_original("queue", name))
-    # Not its own, which takes six times as long: each start of a thread waits for one.
-    members: dict[str, Any] = {"__module__": "threading", "__doc__": threading.Event.__doc__}
-    setattr(threading, "Event", type("Event", (Event,), members))  # noqa: B010
+    setattr(threading, "Event", Event)  # noqa: B010
     condition: Any = gevent.monkey.get_original("threading", "Condition")
-    condition._is_owned = _is_owned
     condition.wait = _passing_on(condition.wait)
     thread: Any = gevent.monkey.get_original("threading", "Thread")
     thread.__init__ = _no_daemon_of_a_request(thread.__init__)
-
-
-def _is_owned(condition: Any) -> bool:
-    """Return whether the lock of *condition* is held, as ``notify()`` asks."""
-    # The standard library tries to acquire it, and gevent switches to other greenlets where that
-    # fails. A notify() is no wait: its caller may hold what it has taken out of a queue.
-    lock = condition._lock
-    if isinstance(lock, LockType):
-        return bool(lock.locked())
-    if is_free := lock.acquire(False):
-        lock.release()
-    return not is_free
 
 
 def _passing_on(wait: Any) -> Any:

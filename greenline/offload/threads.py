@@ -24,6 +24,7 @@ from gevent.monkey import get_original
 
 from greenline.hub.deadline import wait_in
 from greenline.hub.gevent_compat import get_hub_if_exists
+from greenline.hub.thread_locks import is_main_thread
 
 IDLE_S = 10.0
 MAX_IDLE = 16  # idle threads that no OwnThread keeps
@@ -43,7 +44,6 @@ native = SimpleNamespace(
     sleep=get_original("time", "sleep"),
 )
 _local = get_original("threading", "local")()
-_main_ident = get_ident()  # this module is imported by the thread that patches
 _main_loop: Any = None
 
 
@@ -55,7 +55,7 @@ def can_wait() -> bool:
     """
     hub = get_hub_if_exists()
     if hub is None:
-        return get_ident() == _main_ident
+        return is_main_thread()
     return gevent.getcurrent() is not hub
 
 
@@ -522,8 +522,8 @@ def _cores() -> int:
 
 
 def _after_fork_in_child() -> None:
-    global _main_ident, _main_loop
-    _main_ident, _main_loop = get_ident(), None
+    global _main_loop
+    _main_loop = None
     for turns in _all_turns:
         turns.renew()
     for thread in _alive:

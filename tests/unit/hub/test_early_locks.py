@@ -21,7 +21,7 @@ print(other.lock is other.same is both, other.of_kept is kept.lock)
 def test_what_is_held_and_what_is_ours_stays_as_it_is() -> None:
     """A lock that is exchanged is the same one everywhere."""
     said = run(["python", "-c", KINDS], {"PYTHONPATH": str(CHECKOUT)}).stdout
-    assert said == "_thread gevent.thread _thread\nTrue True\n"
+    assert said == "_thread greenline.hub.thread_locks _thread\nTrue True\n"
 
 
 def test_nothing_is_exchanged_beside_another_thread() -> None:

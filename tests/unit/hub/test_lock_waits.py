@@ -11,22 +11,22 @@ from unittest.mock import Mock
 
 import gevent
 import pytest
-from gevent.thread import LockType
 from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeout
 from sqlalchemy.pool import QueuePool
 
 from greenline.hub import lock_waits
 from greenline.hub.handlers import Handlers
+from greenline.hub.thread_locks import Lock
 from tests.helpers.support import wait_until
 
 
 @pytest.fixture(autouse=True)
 def installed() -> Iterator[None]:
     """Count for the length of a test."""
-    before = LockType.acquire, threading.Condition.wait
+    before = Lock._wait, threading.Condition.wait
     lock_waits.install()
     yield
-    LockType.acquire, threading.Condition.wait = before  # type: ignore[method-assign]
+    Lock._wait, threading.Condition.wait = before  # type: ignore[method-assign]
 
 
 def held() -> threading.Lock:
