@@ -50,7 +50,7 @@ class LockWait:
 
 def install() -> None:
     """Count the waits of the patched ``threading.Lock`` from now on. Call once in a process."""
-    Lock._wait = _counted_wait  # type: ignore[method-assign]
+    setattr(Lock, "_wait", _counted_wait)  # noqa: B010
     # These wait in such a lock as well, but for the end of a thread or a future, which no other
     # request holds.
     thread = gevent.monkey.get_original("threading", "Thread")  # gevent's own is built on it

@@ -9,7 +9,6 @@ catch. Code that computes and never waits cannot be interrupted: its answer is l
 The deadline ends when the application takes over the client's socket, as for a WebSocket.
 """
 
-import dis
 import logging
 import queue
 import traceback
@@ -27,11 +26,12 @@ from greenlet import getcurrent, greenlet
 from greenline.errors import Unavailable
 from greenline.hub import taken_socket
 from greenline.hub.deadline import GRACE_S, Interrupt, environ_of, on_behalf_of
+from greenline.hub.thread_locks import SimpleQueue
 from greenline.hub.unwinding import frames, is_releasing, is_unwinding
 from greenline.telemetry.access_log import keep_route
 
 TIMEOUT_SWEEP_S = 0.1
-WAIT_DEPTH = 8  # frames of threading and gevent below the wait of a condition
+WAIT_DEPTH = 12  # frames of threading and of its locks below the wait of a queue
 # A clean-up after an exception may take as long as the request, at least so many seconds. What
 # takes longer hangs, or is no clean-up: an except block may try something else.
 MIN_CLEAN_UP_S = 5.0
@@ -67,14 +67,15 @@ class FullTimeout(WaitTimeout, queue.Full):
     """A wait for room in a queue was ended because its request took too long."""
 
 
-# The opcodes that load the name of a method before its call.
-LOADS = "LOAD_ATTR", "LOAD_METHOD"
 # The standard library's, also where gevent has patched before this module is imported.
 _Queue: Any = get_original("queue", "Queue")
-IN_QUEUES = {_Queue.get.__code__: EmptyTimeout, _Queue.put.__code__: FullTimeout}
 # Code that waits for a queue with a timeout expects queue.Empty or queue.Full: urllib3 adds one
 # connection too many to its pool when the wait for one ends with any other error.
-OF_QUEUES = {"get": EmptyTimeout, "put": FullTimeout}
+IN_QUEUES = {
+    _Queue.get.__code__: EmptyTimeout,
+    _Queue.put.__code__: FullTimeout,
+    SimpleQueue.get.__code__: EmptyTimeout,
+}
 
 
 class RequestTimeouts:
@@ -299,26 +300,7 @@ def _error_of_wait(stack: list[FrameType]) -> type[WaitTimeout] | None:
     for frame in stack[:WAIT_DEPTH]:
         if found := IN_QUEUES.get(frame.f_code):
             return found
-    return OF_QUEUES.get(_called(stack[0]), WaitTimeout)
-
-
-def _called(frame: FrameType) -> str:
-    """
-    Return the name of the method that *frame* calls now, empty if it calls none.
-
-    gevent's SimpleQueue is compiled and has no frame: the name is read from the caller's bytecode.
-    """
-    # The load of the name and the call begin at the same column: ``a.b.get(c)`` and ``a.b.get``.
-    done = [one for one in dis.get_instructions(frame.f_code) if one.offset <= frame.f_lasti]
-    begin = _begin(done[-1])
-    names = [one.argval for one in done if one.opname in LOADS and _begin(one) == begin]
-    return str(names[-1]) if names else ""
-
-
-def _begin(instruction: dis.Instruction) -> tuple[int | None, int | None]:
-    """Return the line and the column at which its expression begins."""
-    at = instruction.positions
-    return (at.lineno, at.col_offset) if at is not None else (None, None)
+    return WaitTimeout
 
 
 def _text(waiting: greenlet) -> str:

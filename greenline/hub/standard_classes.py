@@ -20,7 +20,7 @@ from typing import Any
 import gevent.monkey
 
 from greenline.hub.gevent_compat import DummyThread
-from greenline.hub.thread_locks import Event
+from greenline.hub.thread_locks import Event, SimpleQueue
 
 QUEUES = "Queue", "LifoQueue", "PriorityQueue"
 
@@ -29,6 +29,7 @@ def restore() -> None:
     """Let the standard library's modules have such classes. Call it after the patching."""
     for name in QUEUES:
         setattr(queue, name, gevent.monkey.get_original("queue", name))
+    setattr(queue, "SimpleQueue", SimpleQueue)  # noqa: B010
     setattr(threading, "Event", Event)  # noqa: B010
     condition: Any = gevent.monkey.get_original("threading", "Condition")
     condition.wait = _passing_on(condition.wait)

@@ -1,16 +1,19 @@
 """
-Locks and events for greenlets and native threads alike, as those of threading are for threads.
+Locks, events and queues for greenlets and native threads alike, as threading's are for threads.
 
 gevent's belong to the hub of the thread that used them first, and notify in it. Where a native
 thread shares them, as code in an offload thread does, notifications are lost and waits fail. These
-keep a list of who waits; whoever releases a lock wakes the first one in its own hub or thread.
+keep a list of those that wait; a release wakes the first one, in its own hub or thread.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from queue import Empty
 from time import monotonic
+from types import GenericAlias
 from typing import Any
 
 import gevent
@@ -38,13 +41,13 @@ class _Wait:
     """
     A wait of a greenlet, or of a native thread without a hub.
 
-    :param lock: the lock that it waits for. Default: None.
+    :param shared: what it waits for, or None where it does not matter who is faster.
     """
 
-    __slots__ = ("_alarm", "_hub", "_lock", "_process", "_waiter", "has_ended", "is_woken")
+    __slots__ = ("_alarm", "_hub", "_process", "_shared", "_waiter", "has_ended", "is_woken")
 
-    def __init__(self, lock: "Lock | None" = None) -> None:
-        self._lock = lock
+    def __init__(self, shared: "_Shared | None") -> None:
+        self._shared = shared
         self._process = _process
         self.is_woken = self.has_ended = False
         self._hub: Any = get_hub_if_exists()
@@ -101,25 +104,72 @@ class _Wait:
         return True
 
     def _resume(self) -> None:
-        """Go on with the greenlet, or with the wait if another one has the lock by now."""
+        """Go on with the greenlet, or with the wait if another one was faster."""
         if self.has_ended:
             return
-        lock = self._lock
-        if lock is not None and lock.locked():
+        shared = self._shared
+        if shared is not None and not shared.is_free():
             self.is_woken = False
-            lock.put_first(self)
+            shared.put_first(self)
         else:
             self._waiter.switch(None)
 
 
-class Lock:
+class _Shared:
+    """What one of those that wait for it takes."""
+
+    __slots__ = ("__weakref__", "_waits")
+
+    def __init__(self) -> None:
+        self._waits: list[_Wait] = []  # its methods are atomic
+
+    def is_free(self) -> bool:
+        """Return whether one that waits may go on."""
+        raise NotImplementedError
+
+    def _take(self) -> bool:
+        """Take it if it is free, and return whether it was."""
+        raise NotImplementedError
+
+    def put_first(self, wait: _Wait) -> None:
+        """Let *wait* be the next one that is woken."""
+        self._waits.insert(0, wait)
+        if self.is_free():  # since a moment, by a native thread
+            _wake_one(self._waits)
+
+    def _wait(self, timeout: float) -> bool:
+        until = None if timeout == NO_LIMIT else monotonic() + timeout
+        mine = _Wait(self)
+        self._waits.append(mine)
+        try:
+            while not self._take():
+                remaining = None if until is None else until - monotonic()
+                if (remaining is not None and remaining <= 0) or not mine.wait(remaining):
+                    return False
+                if self._take():
+                    return True
+                # Another one was faster: the first place is kept.
+                mine = _Wait(self)
+                self._waits.insert(0, mine)
+            return True
+        finally:
+            mine.has_ended = True
+            try:
+                self._waits.remove(mine)
+            except ValueError:
+                # It was woken. If it goes with nothing, the next one may go on.
+                if self.is_free():
+                    _wake_one(self._waits)
+
+
+class Lock(_Shared):
     """What ``threading.Lock`` is after the patching."""
 
-    __slots__ = ("__weakref__", "_native", "_waits")
+    __slots__ = ("_native",)
 
     def __init__(self) -> None:
         self._native = _allocate_lock()
-        self._waits: list[_Wait] = []  # its methods are atomic
+        self._waits = []
 
     def __repr__(self) -> str:
         state = "locked" if self.locked() else "unlocked"
@@ -171,39 +221,75 @@ class Lock:
     # A condition asks this, and otherwise tries to acquire the lock, which may switch.
     _is_owned = locked
 
-    def _wait(self, timeout: float) -> bool:
-        until = None if timeout == NO_LIMIT else monotonic() + timeout
-        mine = _Wait(self)
-        self._waits.append(mine)
-        try:
-            while not self._native.acquire(False):
-                remaining = None if until is None else until - monotonic()
-                if (remaining is not None and remaining <= 0) or not mine.wait(remaining):
-                    return False
-                if self._native.acquire(False):
-                    return True
-                # Another one was faster: the first place is kept.
-                mine = _Wait(self)
-                self._waits.insert(0, mine)
-            return True
-        finally:
-            mine.has_ended = True
-            try:
-                self._waits.remove(mine)
-            except ValueError:
-                # It was woken. If it goes without the lock, the next one gets it.
-                if not self._native.locked():
-                    _wake_one(self._waits)
+    def is_free(self) -> bool:
+        return not self._native.locked()
 
-    def put_first(self, wait: _Wait) -> None:
-        """Let *wait* be the next one that is woken."""
-        self._waits.insert(0, wait)
-        if not self._native.locked():  # released since by a native thread
-            _wake_one(self._waits)
+    def _take(self) -> bool:
+        return bool(self._native.acquire(False))
 
     def _at_fork_reinit(self) -> None:
         self._native._at_fork_reinit()
         self._waits.clear()
+
+
+class SimpleQueue(_Shared):
+    """What ``queue.SimpleQueue`` is after the patching; a destructor may put into it."""
+
+    __slots__ = ("_items",)
+    __module__ = "queue"
+    __class_getitem__: Any = classmethod(GenericAlias)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put *item* into the queue; the others are there for code that passes them to a Queue."""
+        self._items.append(item)
+        if self._waits:
+            _wake_one(self._waits)
+
+    def put_nowait(self, item: Any) -> None:
+        """Put *item* into the queue."""
+        self.put(item)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """
+        Take the first item out of the queue.
+
+        :param block: wait for one. Default True.
+        :param timeout: how long, seconds, float. Default None: for ever.
+        :raises queue.Empty: there is none.
+        :raises ValueError: *timeout* is negative.
+        """
+        if timeout is not None and timeout < 0:
+            raise ValueError("'timeout' must be a non-negative number")
+        until = None if timeout is None else monotonic() + timeout
+        while True:
+            try:
+                return self._items.popleft()
+            except IndexError:
+                pass
+            remaining = NO_LIMIT if until is None else max(until - monotonic(), 0)
+            if not block or not self._wait(remaining):
+                raise Empty
+
+    def get_nowait(self) -> Any:
+        """Take the first item out of the queue, or raise Empty."""
+        return self.get(False)
+
+    def empty(self) -> bool:
+        """Return whether there is no item."""
+        return not self._items
+
+    def qsize(self) -> int:
+        """Return the number of items."""
+        return len(self._items)
+
+    def is_free(self) -> bool:
+        return bool(self._items)
+
+    _take = is_free  # get() takes an item out
 
 
 class Event:
@@ -246,7 +332,7 @@ class Event:
         """
         if self._flag:
             return True
-        mine = _Wait()
+        mine = _Wait(None)
         self._waits.append(mine)
         try:
             return self._flag or mine.wait(timeout and max(timeout, 0.0)) or self._flag

@@ -45,7 +45,17 @@ def patch() -> None:
     if callables is None:
         return
     # Not at the top: at their import these modules keep the functions that gevent has set.
-    from greenline.offload import drivers, grpc, hashing, locks, pillow, pipes, processes, programs
+    from greenline.offload import (
+        drivers,
+        grpc,
+        hashing,
+        locks,
+        pillow,
+        pipes,
+        processes,
+        programs,
+        started,
+    )
 
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
     os.lockf = locks.os_lockf
@@ -55,6 +65,7 @@ def patch() -> None:
     if hasattr(os, "waitid"):  # not on macOS
         os.waitid = processes.waitid
     programs.patch()
+    started.patch()
     hashing.patch()
     pillow.patch()
     drivers.patch()

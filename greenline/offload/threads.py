@@ -355,6 +355,36 @@ def run_to_the_end(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     return _hand_over(func, args, kwargs, is_left=False)
 
 
+def call_in_main_hub(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """
+    Call *func* in the main hub if the caller runs in a thread of ours, otherwise at once.
+
+    :param func: a function that does not wait.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :returns: the result of *func*.
+    """
+    if not hasattr(_local, "is_ours") or _main_loop is None:
+        return func(*args, **kwargs)
+    has_ended = native.allocate_lock()
+    has_ended.acquire()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            results.append(func(*args, **kwargs))
+        except BaseException as error:
+            errors.append(error)
+        has_ended.release()
+
+    _main_loop.run_callback_threadsafe(call)
+    has_ended.acquire()
+    if errors:
+        raise errors.pop()
+    return results.pop()
+
+
 class Turns:
     """
     Computations in native threads, in C code that lets other threads run Python meanwhile.

@@ -30,7 +30,7 @@ print(*(type(each).__module__.partition(".")[0] for each in found))
 def test_locks_of_what_was_frozen_are_exchanged() -> None:
     """Few objects are noted, and those that hold locks are among them."""
     said = run(["python", "-c", FROZEN], {"PYTHONPATH": str(CHECKOUT)}).stdout
-    assert said == "True True\ngreenline greenline gevent greenline greenline threading threading\n"
+    assert said == "True True\ngreenline greenline queue greenline greenline threading threading\n"
 
 
 HOOKS = """

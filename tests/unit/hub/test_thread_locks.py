@@ -6,6 +6,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import gevent
@@ -53,10 +55,10 @@ def test_a_lock_keeps_out_the_others(kind: Callable[[], Any]) -> None:
     assert count == 8 * TIMES
 
 
-def test_a_queue_passes_items_between_them() -> None:
-    """A short queue, so that both sides wait."""
-    items: queue.Queue[int] = queue.Queue(3)
-    got: list[int] = []
+@pytest.mark.parametrize("make", [lambda: queue.Queue(3), queue.SimpleQueue])
+def test_a_queue_passes_items_between_them(make: Callable[[], Any]) -> None:
+    """Each once; the short one makes both sides wait."""
+    items, got = make(), list[int]()
 
     def put(_: int) -> None:
         for number in range(TIMES):
@@ -68,6 +70,30 @@ def test_a_queue_passes_items_between_them() -> None:
 
     in_greenlets_and_threads(put, get)
     assert sorted(got) == sorted(list(range(TIMES)) * 4)
+
+
+def test_an_executor_serves_both() -> None:
+    """Its workers are greenlets, if a greenlet has submitted the first work."""
+    with ThreadPoolExecutor(3) as executor:
+        list(executor.map(int, range(3)))
+
+        def work(_: int) -> None:
+            assert sum(executor.submit(int, 5).result() for _ in range(20)) == 100
+
+        in_greenlets_and_threads(work)
+
+
+def test_a_simple_queue_has_the_standard_library_s_errors() -> None:
+    items: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for call in (items.get_nowait, partial(items.get, timeout=0.01), partial(items.get, False)):
+        with pytest.raises(queue.Empty):
+            call()
+        with pytest.raises(queue.Empty):
+            threads.run(call)
+    with pytest.raises(ValueError, match="'timeout' must be a non-negative number"):
+        items.get(timeout=-1)
+    items.put_nowait(3)
+    assert (items.qsize(), items.empty(), items.get(), items.empty()) == (1, False, 3, True)
 
 
 def test_a_condition_notifies_them_in_turn() -> None:

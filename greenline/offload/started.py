@@ -1,0 +1,36 @@
+"""
+Let the threads that code in an offload thread starts run in the main hub, as all others do.
+
+Such a thread is a greenlet. In the offload thread it would stand still between that thread's waits,
+such as a worker of an executor that a request shares with others.
+"""
+
+import _thread
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from greenline.offload import threads
+
+# By module, the functions that start a thread; which ones there are depends on Python's version.
+STARTS = {
+    _thread: ("start_new", "start_new_thread", "start_joinable_thread"),
+    threading: ("_start_new_thread", "_start_joinable_thread"),
+}
+
+
+def patch() -> None:
+    """Replace the functions that start a thread; call it after gevent's patches."""
+    for module, names in STARTS.items():
+        for name in names:
+            if hasattr(module, name):
+                setattr(module, name, _in_main_hub(getattr(module, name)))
+
+
+def _in_main_hub(start: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(start)
+    def start_there(*args: Any, **kwargs: Any) -> Any:
+        return threads.call_in_main_hub(start, *args, **kwargs)
+
+    return start_there
