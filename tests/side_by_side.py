@@ -3,8 +3,8 @@ Run the tests in processes side by side, since they wait more than they work.
 
 A plugin, which ``make test`` names when it has no ARGS: ``pytest -p tests.side_by_side``.
 
-1. The first process collects all tests and runs none. It reports what the others tell, file by
-   file, as if it had.
+1. The first process starts the others, collects all tests and runs none. It reports what the
+   others tell, file by file, as if it had.
 2. Each other process takes the next file that is not taken, collects it, and has servers of its
    own. The tests of a file run in order, in one process. While the machine is busy, as many files
    are taken as there are cores: a test that times something has a second of slack, which more would
@@ -19,8 +19,7 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +31,7 @@ from embedded.process import Child
 
 PROCESSES = 4  # on two cores five take more time: the load of their own makes the machine busy
 MAX_LOAD_A_CORE = 4  # in the last minute
-LARGE = 100  # tests in a file
+LARGE = 16_000  # bytes of a file
 FOLDER = "GREENLINE_SIDE_BY_SIDE"  # where the others take files, and tell
 FILES = "files.json"  # in that folder
 POLL_S = 0.1
@@ -47,13 +46,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(plugin, "side_by_side")
 
 
-def files(session: pytest.Session) -> list[str]:
-    """Return the paths of the files with tests: large ones first, those of unit tests last."""
+def files(paths: Iterable[str], units: str) -> list[str]:
+    """Return *paths* in the order of their turns: large ones first, those in *units* last."""
     # At the end the others would wait for the process that has a long one. The tuner's tests are
     # such a file, and the last but for the unit tests: hence the reverse order.
-    counts = Counter(str(item.path) for item in session.items)
-    units = str(session.config.rootpath / "tests" / "unit")
-    order = {path: (counts[path] < LARGE, path.startswith(units)) for path in reversed(counts)}
+    order = {
+        path: (os.path.getsize(path) < LARGE, path.startswith(units))
+        for path in reversed(list(paths))
+    }
     return sorted(order, key=order.__getitem__)
 
 
@@ -98,37 +98,35 @@ class First:
 
     def __init__(self) -> None:
         self._busy_s = 0.0
+        self._others: list[Child] = []
+        self._missing: dict[int, str] = {}
+        self._running = ExitStack()  # ends the others, and removes the folder
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self, session: pytest.Session) -> Iterator[None]:
+        if not session.config.option.collectonly:
+            self._begin(session)  # while this process collects
+        return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed or session.config.option.collectonly:
             return None  # pytest itself knows what to do
-        paths = files(session)
-        missing = {
-            number: os.path.relpath(path, session.config.rootpath)
-            for number, path in enumerate(paths)
-        }
-        count = min(PROCESSES, len(missing))
-        others = [Child("a process of tests", signal.SIGINT) for _ in range(count)]
-        with TemporaryDirectory(prefix="greenline-reports-") as name:
-            (Path(name) / FILES).write_text(json.dumps(paths))
-            try:
-                for number, other in enumerate(others):
-                    self._start(other, session.config, Path(name), f"{number}.log")
-                while missing and self._report(session.config, Path(name), missing, others):
-                    time.sleep(POLL_S)
-                    self._busy_s += POLL_S * is_busy()
-                statuses = [other.wait() for other in others]
-            finally:
-                for other in others:
-                    other.stop()
-            if any(statuses) or missing:
-                for number, status in enumerate(statuses):
-                    if status:
-                        text = (Path(name) / f"{number}.log").read_text(errors="replace")
-                        print(f"\n\nprocess {number} ended with {status}:\n{text}")
-                raise session.Interrupted(f"no word of {', '.join(missing.values()) or 'the end'}")
+        while self._missing and self._report(session.config):
+            time.sleep(POLL_S)
+            self._busy_s += POLL_S * is_busy()
+        statuses = [other.wait() for other in self._others]
+        if any(statuses) or self._missing:
+            for number, status in enumerate(statuses):
+                if status:
+                    text = (self._folder / f"{number}.log").read_text(errors="replace")
+                    print(f"\n\nprocess {number} ended with {status}:\n{text}")
+            missing = ", ".join(self._missing.values()) or "the end"
+            raise session.Interrupted(f"no word of {missing}")
         return True
+
+    def pytest_unconfigure(self) -> None:
+        self._running.close()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._busy_s:
@@ -136,27 +134,37 @@ class First:
                 f"The machine was busy for {self._busy_s:.0f} s: a file of tests for each core."
             )
 
-    def _start(self, other: Child, config: pytest.Config, folder: Path, log_name: str) -> None:
-        """Start one as we were started; what failed last time is for us to remember."""
+    def _begin(self, session: pytest.Session) -> None:
+        """Start the others as we were started; what failed last time is for us to remember."""
+        config = session.config
+        paths = files(not_collected(session), str(config.rootpath / "tests" / "unit"))
+        self._missing = {
+            number: os.path.relpath(path, config.rootpath) for number, path in enumerate(paths)
+        }
+        folder = TemporaryDirectory(prefix="greenline-reports-")
+        self._folder = Path(self._running.enter_context(folder))
+        (self._folder / FILES).write_text(json.dumps(paths))
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-        with (folder / log_name).open("wb") as log:
-            other.start(
-                [*command, *config.invocation_params.args],
-                output=log,
-                env={**os.environ, FOLDER: str(folder)},
-            )
+        for number in range(min(PROCESSES, len(paths))):
+            other = Child("a process of tests", signal.SIGINT)
+            self._running.callback(other.stop)
+            with (self._folder / f"{number}.log").open("wb") as log:
+                other.start(
+                    [*command, *config.invocation_params.args],
+                    output=log,
+                    env={**os.environ, FOLDER: str(self._folder)},
+                )
+            self._others.append(other)
 
-    def _report(
-        self, config: pytest.Config, folder: Path, missing: dict[int, str], others: list[Child]
-    ) -> bool:
+    def _report(self, config: pytest.Config) -> bool:
         """Report the files that are done; return whether more may come."""
-        alive = any(other.alive() for other in others)  # asked first: the last word counts
-        for number in list(missing):
-            results = folder / f"{number}.json"
+        alive = any(other.alive() for other in self._others)  # asked first: the last word counts
+        for number in list(self._missing):
+            results = self._folder / f"{number}.json"
             if results.exists():
                 for data in json.loads(results.read_text()):
                     report(config, data)
-                del missing[number]
+                del self._missing[number]
         return alive
 
 
@@ -200,8 +208,9 @@ class Other:
             with self._turn(), suppress(FileExistsError):
                 (self._folder / f"{number}.taken").touch(exist_ok=False)
                 items = collected(session, nodes[path])
-                # After the last test of a file, what the session needs is left standing.
-                for item, following in zip(items, [*items[1:], session], strict=True):
+                # After the last test of a file, what the session needs is left standing. A file may
+                # have none that is selected.
+                for item, following in zip(items, [*items[1:], session], strict=False):
                     session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 self._report(number)
         return True

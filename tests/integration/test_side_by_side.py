@@ -58,7 +58,7 @@ def test_takes_a_while():
 """
 
 
-def run(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *more: str, **files: str) -> subprocess.CompletedProcess[str]:
     """Run the tests in *files* side by side."""
     (folder / "pytest.ini").touch()
     for name, text in files.items():
@@ -66,7 +66,7 @@ def run(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "tests.side_by_side", "-c"]
     options = ["-ra", "--durations=2", "--durations-min=0"]
     return subprocess.run(
-        [*command, folder / "pytest.ini", *options, folder], cwd=CHECKOUT, env=environ({}),
+        [*command, folder / "pytest.ini", *options, *more, folder], cwd=CHECKOUT, env=environ({}),
         text=True, capture_output=True, timeout=120,
     )  # fmt: skip
 
@@ -126,3 +126,21 @@ def test_a_process_that_dies_fails_the_run_and_names_the_file(tmp_path: Path) ->
     assert "Interrupted: no word of test_dies.py" in done.stdout
     assert "1 passed" in done.stdout
     assert done.returncode == 2
+
+
+def test_a_file_without_a_test_that_is_asked_for_fails_nothing(tmp_path: Path) -> None:
+    """Nor does a run without any, in pytest's own way."""
+    files = {"test_one": "def test_one(): pass", "test_two": "def test_two(): pass"}
+    done = run(tmp_path, "-k", "one", **files)
+    assert "1 passed, 1 deselected" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
+    done = run(tmp_path, "-k", "three")
+    assert "2 deselected" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_a_file_that_cannot_be_imported_ends_the_run(tmp_path: Path) -> None:
+    """At once: the others end with it."""
+    done = run(tmp_path, test_broken="import nothing_of_this_name", test_takes="def test_it(): 1")
+    assert "No module named 'nothing_of_this_name'" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == pytest.ExitCode.INTERRUPTED
