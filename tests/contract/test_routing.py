@@ -11,6 +11,7 @@ from werkzeug.routing import Map as WerkzeugMap
 from werkzeug.routing import Rule
 
 from greenline.flask.routing import Map
+from tests.helpers.support import IS_LONG
 
 M = TypeVar("M", bound=WerkzeugMap)
 
@@ -66,7 +67,7 @@ def one(path: str, endpoint: str = "one", **more: Any) -> Any:
     return path.rstrip("/").split("/"), path.endswith("/"), ["GET"], more, endpoint
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=1_000 if IS_LONG else 250)
 @given(definitions=rules, path=paths, method=some.sampled_from(METHODS),
        default_subdomain=some.sampled_from(["", "api"]))  # fmt: skip
 @example(definitions=[one("a/"), one("<n>")], path=["a"], method="GET", default_subdomain="")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.support import BIN, CHECKOUT, IS_LONG, Databases, run, service
 
-SOME = ("books", "keys", "states", "ops")
+SOME = ("books", "states")
 AMOUNT = (
     ["--phases=examples,coverage,fuzzing,stateful", "--max-examples=40"]
     if IS_LONG
