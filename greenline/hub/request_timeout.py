@@ -9,6 +9,7 @@ catch. Code that computes and never waits cannot be interrupted: its answer is l
 The deadline ends when the application takes over the client's socket, as for a WebSocket.
 """
 
+import dis
 import logging
 import queue
 import traceback
@@ -76,6 +77,8 @@ IN_QUEUES = {
     _Queue.put.__code__: FullTimeout,
     SimpleQueue.get.__code__: EmptyTimeout,
 }
+OF_QUEUES = {"get": EmptyTimeout, "put": FullTimeout}  # of gevent.queue
+LOADS = "LOAD_ATTR", "LOAD_METHOD"  # the opcodes that load the name of a method before its call
 
 
 class RequestTimeouts:
@@ -300,7 +303,26 @@ def _error_of_wait(stack: list[FrameType]) -> type[WaitTimeout] | None:
     for frame in stack[:WAIT_DEPTH]:
         if found := IN_QUEUES.get(frame.f_code):
             return found
-    return WaitTimeout
+    return OF_QUEUES.get(_called(stack[0]), WaitTimeout)
+
+
+def _called(frame: FrameType) -> str:
+    """
+    Return the name of the method that *frame* calls now, empty if it calls none.
+
+    gevent's queues are compiled and have no frames: the name is read from the caller's bytecode.
+    """
+    # The load of the name and the call begin at the same column: ``a.b.get(c)`` and ``a.b.get``.
+    done = [one for one in dis.get_instructions(frame.f_code) if one.offset <= frame.f_lasti]
+    begin = _begin(done[-1])
+    names = [one.argval for one in done if one.opname in LOADS and _begin(one) == begin]
+    return str(names[-1]) if names else ""
+
+
+def _begin(instruction: dis.Instruction) -> tuple[int | None, int | None]:
+    """Return the line and the column at which its expression begins."""
+    at = instruction.positions
+    return (at.lineno, at.col_offset) if at is not None else (None, None)
 
 
 def _text(waiting: greenlet) -> str:

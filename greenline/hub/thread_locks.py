@@ -28,6 +28,7 @@ NO_LIMIT = -1
 get_ident: Callable[[], int] = get_original("_thread", "get_ident")
 # Not itself: greenline.hub.patching exchanges an original among the globals.
 _allocate_lock: Callable[[], Any] = partial(get_original("_thread", "allocate_lock"))
+TIMEOUT_MAX: float = get_original("_thread", "TIMEOUT_MAX")
 _main_ident = get_ident()  # this module is imported by the thread that patches
 _process = object()  # another one after a fork
 
@@ -42,24 +43,31 @@ class _Wait:
     A wait of a greenlet, or of a native thread without a hub.
 
     :param shared: what it waits for, or None where it does not matter who is faster.
+    :param was_passed_over: whether another one was faster before.
     """
 
-    __slots__ = ("_alarm", "_hub", "_process", "_shared", "_waiter", "has_ended", "is_woken")
+    __slots__ = (
+        "_alarm", "_claim", "_hub", "_process", "_shared", "_waiter",
+        "has_ended", "is_given", "is_woken", "was_passed_over",
+    )  # fmt: skip
 
-    def __init__(self, shared: "_Shared | None") -> None:
+    def __init__(self, shared: "_Shared | None", was_passed_over: bool = False) -> None:
         self._shared = shared
+        self.was_passed_over = was_passed_over
         self._process = _process
-        self.is_woken = self.has_ended = False
+        self._claim = [None]
+        self.is_woken = self.is_given = self.has_ended = False
         self._hub: Any = get_hub_if_exists()
         if self._hub is None and is_main_thread():
             self._hub = gevent.get_hub()
+        self._alarm: Any = None
         if self._hub is None:
             self._waiter: Any = _allocate_lock()
             self._waiter.acquire()
             return
         self._waiter = Waiter(self._hub)
-        # In another thread, nothing else may keep the loop running.
-        self._alarm: Any = None if self._hub.main_hub else self._hub.loop.async_()
+        if not self._hub.main_hub:  # there, nothing else may keep the loop running
+            self._alarm = self._hub.loop.async_()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until it is woken, and return whether it is."""
@@ -70,22 +78,24 @@ class _Wait:
         else:
             self._alarm.start(self._waiter.switch, None)
             try:
-                if not self.is_woken:
-                    self._wait_in_hub(timeout_s)
+                self._wait_in_hub(timeout_s)
             finally:
                 self._alarm.stop()
                 self._alarm.close()
         return self.is_woken
 
     def _wait_in_hub(self, timeout_s: float | None) -> None:
+        # Again, where something else has switched to this greenlet.
         if timeout_s is None:
-            self._waiter.get()
+            while not self.is_woken:
+                self._waiter.get()
         else:
             with gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
-                self._waiter.get()
+                while not self.is_woken:
+                    self._waiter.get()
 
     def wake(self) -> bool:
-        """End the wait, and return whether there is one: not in another process, or a dead hub."""
+        """End the wait, and return whether it surely does: its process and its hub may be gone."""
         if self._process is not _process:
             return False
         self.is_woken = True
@@ -97,10 +107,29 @@ class _Wait:
             return False
         if self._alarm is not None:
             self._alarm.send()
-        elif is_main_thread():
+            return False
+        if is_main_thread():
             loop.run_callback(self._resume)
         else:
             loop.run_callback_threadsafe(self._resume)
+        return True
+
+    @property
+    def wants_a_gift(self) -> bool:
+        """Whether another one was faster, and its hub is known to run."""
+        return self.was_passed_over and self._alarm is None
+
+    def give(self) -> bool:
+        """Wake it with the lock, and return whether it has the lock now."""
+        self.is_given = self.claim()
+        return self.is_given and self.wake()
+
+    def claim(self) -> bool:
+        """Return True once: a giver and the end of the wait may come at the same moment."""
+        try:
+            self._claim.pop()
+        except IndexError:
+            return False
         return True
 
     def _resume(self) -> None:
@@ -108,8 +137,9 @@ class _Wait:
         if self.has_ended:
             return
         shared = self._shared
-        if shared is not None and not shared.is_free():
+        if shared is not None and not self.is_given and not shared.is_free():
             self.is_woken = False
+            self.was_passed_over = True
             shared.put_first(self)
         else:
             self._waiter.switch(None)
@@ -122,6 +152,9 @@ class _Shared:
 
     def __init__(self) -> None:
         self._waits: list[_Wait] = []  # its methods are atomic
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     def is_free(self) -> bool:
         """Return whether one that waits may go on."""
@@ -139,27 +172,41 @@ class _Shared:
 
     def _wait(self, timeout: float) -> bool:
         until = None if timeout == NO_LIMIT else monotonic() + timeout
-        mine = _Wait(self)
+        mine, is_taken = _Wait(self), False
         self._waits.append(mine)
         try:
-            while not self._take():
-                remaining = None if until is None else until - monotonic()
-                if (remaining is not None and remaining <= 0) or not mine.wait(remaining):
-                    return False
-                if self._take():
-                    return True
+            while not (is_taken := self._take()):
+                # Once in any case: code that polls lets the others run.
+                if not mine.wait(None if until is None else max(until - monotonic(), 0.0)):
+                    break
+                if mine.is_given or (is_taken := self._take()):
+                    break
                 # Another one was faster: the first place is kept.
-                mine = _Wait(self)
+                mine.has_ended = True  # after a timeout, its callback may be still to come
+                mine = _Wait(self, was_passed_over=True)
                 self._waits.insert(0, mine)
-            return True
-        finally:
-            mine.has_ended = True
-            try:
-                self._waits.remove(mine)
-            except ValueError:
-                # It was woken. If it goes with nothing, the next one may go on.
-                if self.is_free():
-                    _wake_one(self._waits)
+        except BaseException:
+            if self._leave(mine, is_taken):
+                self._pass_on()
+            raise
+        return self._leave(mine, is_taken) or is_taken
+
+    def _leave(self, wait: _Wait, is_taken: bool) -> bool:
+        """End *wait*, and return whether the lock was given to it."""
+        wait.has_ended = True
+        try:
+            self._waits.remove(wait)
+        except ValueError:  # it was woken
+            if not wait.claim():
+                return True
+            # If it goes with nothing, the next one may go on.
+            if not is_taken and self.is_free():
+                _wake_one(self._waits)
+        return False
+
+    def _pass_on(self) -> None:
+        """Let another one have what was given."""
+        raise NotImplementedError
 
 
 class Lock(_Shared):
@@ -185,7 +232,7 @@ class Lock(_Shared):
         :raises ValueError: *timeout* is negative, or the call does not block.
         :raises OverflowError: *timeout* is too large.
         """
-        if timeout != NO_LIMIT:
+        if timeout != NO_LIMIT and not (blocking and 0 <= timeout <= TIMEOUT_MAX):
             _allocate_lock().acquire(blocking, timeout)  # raises the errors
         if self._native.acquire(False):
             return True
@@ -205,14 +252,15 @@ class Lock(_Shared):
 
         :raises RuntimeError: it is not locked.
         """
-        self._native.release()
         if self._waits:
-            _wake_one(self._waits)
+            self._pass_on()
+        else:
+            self._native.release()
+            if self._waits:  # since a moment, by a native thread
+                _wake_one(self._waits)
 
     def __exit__(self, *_: object) -> None:
-        self._native.release()
-        if self._waits:
-            _wake_one(self._waits)
+        self.release()
 
     def locked(self) -> bool:
         """Return whether it is acquired."""
@@ -226,6 +274,20 @@ class Lock(_Shared):
 
     def _take(self) -> bool:
         return bool(self._native.acquire(False))
+
+    def _pass_on(self) -> None:
+        # Code that takes the lock again at once, as a thread does that polls under a lock, would
+        # keep out the others for ever: a greenlet gives way where it waits, and not in between.
+        try:
+            first = self._waits[0]
+            if first.wants_a_gift and self._native.locked():
+                self._waits.remove(first)
+                if first.give():
+                    return
+        except (IndexError, ValueError):  # it is gone, since a moment
+            pass
+        self._native.release()
+        _wake_one(self._waits)
 
     def _at_fork_reinit(self) -> None:
         self._native._at_fork_reinit()
@@ -262,7 +324,7 @@ class SimpleQueue(_Shared):
         :raises queue.Empty: there is none.
         :raises ValueError: *timeout* is negative.
         """
-        if timeout is not None and timeout < 0:
+        if block and timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         until = None if timeout is None else monotonic() + timeout
         while True:
@@ -306,6 +368,9 @@ class Event:
         kind = type(self)
         state = "set" if self._flag else "unset"
         return f"<{kind.__module__}.{kind.__qualname__} at {id(self):#x}: {state}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     def is_set(self) -> bool:
         """Return whether it is set."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from greenline.hub.gevent_compat import get_hub_if_exists
 from greenline.offload import threads
 
 # By module, the functions that start a thread; which ones there are depends on Python's version.
@@ -26,6 +27,8 @@ def patch() -> None:
         for name in names:
             if hasattr(module, name):
                 setattr(module, name, _in_main_hub(getattr(module, name)))
+    if handle := getattr(_thread, "_ThreadHandle", None):  # from Python 3.13 on
+        handle.join = _from_any_thread(handle.join)
 
 
 def _in_main_hub(start: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,3 +37,19 @@ def _in_main_hub(start: Callable[..., Any]) -> Callable[..., Any]:
         return threads.call_in_main_hub(start, *args, **kwargs)
 
     return start_there
+
+
+def _from_any_thread(join: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(join)
+    def join_there(self: Any, timeout: float | None = -1) -> Any:
+        greenlet = self._get_greenlet()
+        loop, own = getattr(greenlet, "loop", None), get_hub_if_exists()
+        if loop is None or (own is not None and own.loop is loop):
+            return join(self, timeout)
+        # It is of another thread's hub: gevent would switch to it here.
+        has_ended = threading.Event()
+        loop.run_callback_threadsafe(greenlet.rawlink, lambda _: has_ended.set())
+        has_ended.wait(None if timeout == -1 else timeout)
+        return None
+
+    return join_there

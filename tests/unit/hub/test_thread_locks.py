@@ -1,6 +1,7 @@
 """Locks and events that greenlets and native threads share, as code in an offload thread does."""
 
 import os
+import pickle
 import queue
 import sqlite3
 import threading
@@ -199,6 +200,120 @@ def test_an_interrupted_waiter_leaves_the_lock_to_the_next(held: Any, is_woken: 
     held.release()  # wakes the first one, if it is not dead yet
     assert second.get(timeout=LIMIT_S)
     assert held.locked()
+
+
+def test_a_release_does_not_go_to_a_wait_that_has_ended(held: Any) -> None:
+    """A waiter that is passed over at the moment of its timeout waits no more."""
+    second = []
+
+    def holder() -> None:
+        gevent.sleep(0.02)
+        busy_until = time.monotonic() + 0.1
+        while time.monotonic() < busy_until:  # the timeout passes meanwhile
+            pass
+        held.release()
+        assert held.acquire()
+        gevent.sleep(0.05)
+        held.release()
+
+    def last() -> None:
+        gevent.sleep(0.13)
+        second.append(held.acquire(timeout=2))
+
+    first = gevent.spawn(held.acquire, timeout=0.05)
+    gevent.joinall([gevent.spawn(holder), first, gevent.spawn(last)], raise_error=True)
+    assert [first.value, second] in ([False, [True]], [True, [False]])
+
+
+@pytest.mark.parametrize("timeout", [0, 1e-9])
+@pytest.mark.parametrize("kind", ["lock", "queue"])
+def test_code_that_polls_lets_the_others_run(held: Any, kind: str, timeout: float) -> None:
+    items: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def get() -> bool:
+        try:
+            return items.get(timeout=timeout) == 1
+        except queue.Empty:
+            return False
+
+    def poll() -> None:
+        while not (held.acquire(timeout=timeout) if kind == "lock" else get()):
+            pass
+
+    polling = gevent.spawn(poll)
+    gevent.spawn_later(0.01, lambda: (items.put(1), held.release()))
+    polling.get(timeout=LIMIT_S)
+
+
+def test_who_takes_a_lock_again_at_once_does_not_keep_out_the_others() -> None:
+    """As a thread that polls under a lock does; on threads the others get their turn."""
+    lock, turns = threading.Lock(), 0
+
+    def hold(_: int) -> None:
+        while turns < 4 * 5:
+            with lock:
+                time.sleep(0.001)
+
+    def ask(_: int) -> None:
+        nonlocal turns
+        for _ in range(5):
+            with lock:
+                turns += 1
+
+    in_greenlets_and_threads(hold, ask)
+    assert turns == 4 * 5
+
+
+def test_a_waiter_whose_hub_stands_still_passes_the_lock_on(held: Any) -> None:
+    """A greenlet that code in an offload thread has started, and left alone."""
+
+    def leave_behind() -> None:
+        gevent.spawn(held.acquire)
+        gevent.sleep(0)
+
+    threads.OwnThread().call(leave_behind)
+    waiting = gevent.spawn(held.acquire)
+    gevent.sleep(0)
+    held.release()
+    assert waiting.get(timeout=LIMIT_S)
+
+
+def test_a_stray_switch_ends_no_wait(held: Any) -> None:
+    event = threading.Event()
+    waiting = [gevent.spawn(held.acquire), gevent.spawn(event.wait)]
+    gevent.sleep(0)
+    for each in waiting:
+        gevent.get_hub().loop.run_callback(each.switch)
+    gevent.sleep(0.01)
+    assert not any(each.ready() for each in waiting)
+    held.release()
+    event.set()
+    assert [each.get(timeout=LIMIT_S) for each in waiting] == [True, True]
+
+
+@pytest.mark.parametrize("kind", [threading.Lock, threading.Event, queue.SimpleQueue])
+def test_they_are_not_copied(kind: Callable[[], Any]) -> None:
+    """A copy in another process would wait for ever."""
+    with pytest.raises(TypeError, match="cannot pickle"):
+        pickle.dumps(kind())
+
+
+def test_a_thread_that_an_offload_thread_starts_can_be_joined() -> None:
+    """From there and from the main hub; it goes on when the offload thread does other work."""
+    seen: list[int] = []
+
+    def start(wait: bool) -> threading.Thread:
+        thread = threading.Thread(target=lambda: (time.sleep(0.01), seen.append(1)))
+        thread.start()
+        if wait:
+            thread.join()
+        return thread
+
+    own = threads.OwnThread()
+    with gevent.Timeout(LIMIT_S):
+        assert not own.call(start, True).is_alive()
+        own.call(start, False).join()
+    assert seen == [1, 1]
 
 
 def test_a_wait_ends_at_its_timeout(held: Any) -> None:
