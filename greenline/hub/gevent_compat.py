@@ -25,6 +25,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 try:
+    from gevent import _fileobjectposix as file_objects  # type: ignore[attr-defined]
     from gevent import thread as green_thread  # type: ignore[attr-defined]
     from gevent import threading as green_threading
     from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
@@ -57,6 +58,9 @@ MEMBERS: tuple[tuple[Any, str, str | None], ...] = (
     (Thread, "_set_native_id", "self"),
     (Hub, "cancel_waits_close_and_then", "self watchers exc_kind then then_args"),
     (_Socket, "_wait", "socket watcher timeout_exc"),
+    (_Socket, "_drop_events_and_close", None),
+    (file_objects, "wait_on_watcher", None),
+    (file_objects.GreenFileDescriptorIO, "close", "self"),
     (_Socket, "_sock", None),
     (_Socket, "_read_event", None),
     (_Socket, "_write_event", None),

@@ -49,6 +49,7 @@ def patch() -> None:
         drivers,
         grpc,
         hashing,
+        inside,
         locks,
         pillow,
         pipes,
@@ -70,6 +71,7 @@ def patch() -> None:
     pillow.patch()
     drivers.patch()
     grpc.patch()
+    inside.patch()
     after_import("sqlite3.dbapi2", _patch_sqlite3)
     for module in DRIVERS:
         after_import(module, _patch_driver)

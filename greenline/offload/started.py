@@ -34,7 +34,9 @@ def patch() -> None:
 def _in_main_hub(start: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(start)
     def start_there(*args: Any, **kwargs: Any) -> Any:
-        return threads.call_in_main_hub(start, *args, **kwargs)
+        if threads.is_offloaded():
+            return threads.call_in_main_hub(start, *args, **kwargs)
+        return start(*args, **kwargs)
 
     return start_there
 

@@ -44,7 +44,7 @@ native = SimpleNamespace(
     sleep=get_original("time", "sleep"),
 )
 _local = get_original("threading", "local")()
-_main_loop: Any = None
+_main_hub: Any = None
 
 
 def can_wait() -> bool:
@@ -97,10 +97,10 @@ class _Outbox:
 
 def _outbox() -> _Outbox:
     """Return the outbox of this thread's hub."""
-    global _main_loop
+    global _main_hub
     hub = gevent.get_hub()
     if hub.main_hub:
-        _main_loop = hub.loop
+        _main_hub = hub
     outbox: _Outbox | None = getattr(_local, "outbox", None)
     if outbox is None or outbox.hub is not hub:
         outbox = _local.outbox = _Outbox(hub)
@@ -294,8 +294,8 @@ class Thread:
 
 def _later(func: Callable[[], object]) -> None:
     """Call *func* in the hub of the main thread."""
-    if _main_loop is not None:
-        _main_loop.run_callback_threadsafe(func)
+    if _main_hub is not None:
+        _main_hub.loop.run_callback_threadsafe(func)
 
 
 _alive: set[Thread] = set()
@@ -355,30 +355,63 @@ def run_to_the_end(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     return _hand_over(func, args, kwargs, is_left=False)
 
 
+def is_offloaded() -> bool:
+    """Return whether the caller runs in a thread of this module."""
+    return hasattr(_local, "is_ours")
+
+
+def main_hub() -> Any:
+    """Return the hub of the main thread, None if nothing was offloaded in this process yet."""
+    return _main_hub
+
+
 def call_in_main_hub(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
-    Call *func* in the main hub if the caller runs in a thread of ours, otherwise at once.
+    Call *func* in the main hub, from a thread of this module, and wait for its end.
 
     :param func: a function that does not wait.
     :param args: its positional arguments.
     :param kwargs: its keyword arguments.
     :returns: the result of *func*.
     """
-    if not hasattr(_local, "is_ours") or _main_loop is None:
+    return _call_there(lambda call: call(), func, args, kwargs)
+
+
+def run_in_main_hub(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """
+    Call *func* in a greenlet of the main hub, from a thread of this module, and wait for its end.
+
+    :param func: a function that may wait in the hub.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :returns: the result of *func*.
+    """
+    return _call_there(gevent.spawn, func, args, kwargs)
+
+
+def _call_there(
+    begin: Callable[[Callable[[], None]], object],
+    func: Callable[..., T],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> T:
+    if _main_hub is None:
         return func(*args, **kwargs)
     has_ended = native.allocate_lock()
     has_ended.acquire()
     results: list[T] = []
     errors: list[BaseException] = []
+    context = copy_context()
 
     def call() -> None:
         try:
-            results.append(func(*args, **kwargs))
+            results.append(context.run(func, *args, **kwargs))
         except BaseException as error:
             errors.append(error)
-        has_ended.release()
+        finally:
+            has_ended.release()
 
-    _main_loop.run_callback_threadsafe(call)
+    _main_hub.loop.run_callback_threadsafe(begin, call)
     has_ended.acquire()
     if errors:
         raise errors.pop()
@@ -432,7 +465,7 @@ def _hand_over(
 ) -> T:
     # A thread of ours that waited for something has a hub, and calls directly all the same: it has
     # the only turn, perhaps.
-    if not can_wait() or hasattr(_local, "is_ours"):
+    if not can_wait() or is_offloaded():
         return func(*args, **kwargs)
     if turns is not None:
         wait_in(turns.acquire)
@@ -552,8 +585,8 @@ def _cores() -> int:
 
 
 def _after_fork_in_child() -> None:
-    global _main_loop
-    _main_loop = None
+    global _main_hub
+    _main_hub = None
     for turns in _all_turns:
         turns.renew()
     for thread in _alive:

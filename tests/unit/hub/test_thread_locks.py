@@ -365,13 +365,15 @@ def test_an_event_that_is_set_and_cleared_has_woken_who_waits() -> None:
 
 
 def test_a_forked_child_does_not_wake_the_greenlets_of_its_parent(held: Any) -> None:
-    """The child's own thread gets the lock."""
+    """The child's own greenlet gets the lock, which waits behind one of the parent's."""
     waiting = gevent.spawn(held.acquire)
     gevent.sleep(0)
     child = os.fork()
     if child == 0:
+        mine = gevent.spawn(held.acquire, timeout=2)
+        gevent.sleep(0)
         held.release()
-        got = held.acquire(timeout=1)
-        os._exit(0 if got and not waiting.ready() else 1)
+        mine.join()
+        os._exit(0 if mine.value and not waiting.ready() else 1)
     wait_until(lambda: os.waitpid(child, os.WNOHANG) == (child, 0), "the child's end")
     assert not waiting.ready()
