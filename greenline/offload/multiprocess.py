@@ -141,7 +141,10 @@ class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Acquire the semaphore as ``multiprocessing.Lock.acquire`` does, with its parameters."""
         if _hub() is None:
-            return bool(super().acquire(block, timeout))
+            is_acquired = bool(super().acquire(block, timeout))
+            if is_acquired and self.kind == RECURSIVE_LOCK:
+                self._owner = getcurrent()  # its thread may have a hub when it acquires it again
+            return is_acquired
         until = None if timeout is None else monotonic() + timeout
         backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
         # Tried again and again: a semaphore has no descriptor on which the hub could wait.

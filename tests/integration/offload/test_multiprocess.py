@@ -83,6 +83,31 @@ def release(lock):
     ]
 
 
+def test_a_recursive_lock_is_shared_with_offload_threads() -> None:
+    """Also where such a thread waits in a hub between two acquisitions."""
+    lines = run(f"""{TICKING}
+from greenline.offload import threads
+
+def main():
+    value = multiprocessing.Value("i", 0)
+
+    def add():
+        with value.get_lock():
+            before = value.value
+            time.sleep(0.001)
+            value.value = before + 1
+
+    def work():
+        add()
+        threads.run(add)
+        add()
+
+    gevent.joinall([gevent.spawn(work) for _ in range(5)], timeout=5)
+    tell(value.value)
+""")
+    assert lines == ["15"]
+
+
 def test_a_closed_end_is_closed_at_once() -> None:
     """A parent that has closed its end reads until the child's end; one that waits is woken."""
     lines = run("""
