@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,13 +46,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(plugin, "side_by_side")
 
 
-def files(paths: Iterable[str], units: str) -> list[str]:
-    """Return *paths* in the order of their turns: large ones first, those in *units* last."""
+def files(config: pytest.Config) -> list[str]:
+    """Return the paths of the files with tests: large ones first, those of unit tests last."""
+    # Not by pytest's own collection, which a process does once: it would miss fixtures later.
+    found: set[Path] = set()
+    for argument in config.args:
+        path = config.invocation_params.dir / argument.partition("::")[0]
+        for pattern in config.getini("python_files"):
+            found.update(path.rglob(pattern) if path.is_dir() else [path])
     # At the end the others would wait for the process that has a long one. The tuner's tests are
     # such a file, and the last but for the unit tests: hence the reverse order.
+    units = str(config.rootpath / "tests" / "unit")
     order = {
-        path: (os.path.getsize(path) < LARGE, path.startswith(units))
-        for path in reversed(list(paths))
+        str(path): (path.stat().st_size < LARGE, str(path).startswith(units))
+        for path in sorted(found, reverse=True)
     }
     return sorted(order, key=order.__getitem__)
 
@@ -105,7 +112,7 @@ class First:
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self, session: pytest.Session) -> Iterator[None]:
         if not session.config.option.collectonly:
-            self._begin(session)  # while this process collects
+            self._begin(session.config)  # while this process collects
         return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -134,10 +141,9 @@ class First:
                 f"The machine was busy for {self._busy_s:.0f} s: a file of tests for each core."
             )
 
-    def _begin(self, session: pytest.Session) -> None:
+    def _begin(self, config: pytest.Config) -> None:
         """Start the others as we were started; what failed last time is for us to remember."""
-        config = session.config
-        paths = files(not_collected(session), str(config.rootpath / "tests" / "unit"))
+        paths = files(config)
         self._missing = {
             number: os.path.relpath(path, config.rootpath) for number, path in enumerate(paths)
         }
@@ -207,7 +213,7 @@ class Other:
         for number, path in enumerate(json.loads((self._folder / FILES).read_text())):
             with self._turn(), suppress(FileExistsError):
                 (self._folder / f"{number}.taken").touch(exist_ok=False)
-                items = collected(session, nodes[path])
+                items = collected(session, nodes.get(path, []))
                 # After the last test of a file, what the session needs is left standing. A file may
                 # have none that is selected.
                 for item, following in zip(items, [*items[1:], session], strict=False):

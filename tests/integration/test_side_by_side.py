@@ -46,6 +46,13 @@ def each():
     yield
     ended("each")
 """
+OF_FOLDER = """
+import pytest
+
+@pytest.fixture(params=[1, 2])
+def of_folder(request):
+    return request.param
+"""
 TAKES = """
 import time
 
@@ -111,9 +118,12 @@ def test_what_a_file_needs_ends_with_its_last_test(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(f"{BUSY}\n{FIXTURES}")
     for folder in "one", "two":
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"test_{folder}.py").write_text("def test_it(each, all_of_them): pass")
+        (tmp_path / folder / "conftest.py").write_text(OF_FOLDER)
+        (tmp_path / folder / f"test_{folder}.py").write_text(
+            "def test_it(each, all_of_them, of_folder): pass"
+        )
     done = run(tmp_path)
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
     ends = (tmp_path / "ends").read_text().split()
     assert ends.count("each") == 2  # by one process or by two
     assert ends[-1] == "all"
