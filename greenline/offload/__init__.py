@@ -56,6 +56,7 @@ def patch() -> None:
         processes,
         programs,
         started,
+        threads,
     )
 
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
@@ -71,7 +72,8 @@ def patch() -> None:
     pillow.patch()
     drivers.patch()
     grpc.patch()
-    inside.patch()
+    # Then: each wait for a socket costs a bit more.
+    threads.before_first.append(inside.patch)
     after_import("sqlite3.dbapi2", _patch_sqlite3)
     for module in DRIVERS:
         after_import(module, _patch_driver)

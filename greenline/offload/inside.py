@@ -13,12 +13,15 @@ import select
 from collections.abc import Callable
 from errno import EBADF
 from functools import wraps
+from itertools import chain
 from typing import Any
 
+import gevent
 import gevent.select
 import gevent.selectors
 import gevent.subprocess
 from gevent.monkey import get_original
+from greenlet import getcurrent
 
 from greenline.hub import gevent_compat
 from greenline.hub.gevent_compat import set_hub
@@ -35,17 +38,17 @@ _native_select = (get_original("select", "select"),)
 
 
 def patch() -> None:
-    """Replace gevent's methods; call this after the other patches of this package."""
+    """Replace gevent's methods, when the first offload thread begins."""
+    hub: Any = gevent_compat.Hub
+    for name in ("cancel_wait", "cancel_waits_close_and_then"):
+        setattr(hub, name, _soon(getattr(hub, name)))
     green_socket: Any = gevent_compat._Socket
     green_socket.__init__ = _made_in_main_hub(green_socket.__init__)
     green_socket._wait = _wait_of_socket(green_socket._wait)
-    for name in ("_drop_events_and_close", "shutdown"):
-        setattr(green_socket, name, _run_by(threads.call_in_main_hub, getattr(green_socket, name)))
     file = gevent_compat.file_objects
     file.wait_on_watcher = _wait_of_file(file.wait_on_watcher)
     descriptor = file.GreenFileDescriptorIO
     descriptor.__init__ = _made_in_main_hub(descriptor.__init__)
-    descriptor.close = _run_by(threads.call_in_main_hub, descriptor.close)
     green_poll: Any = gevent.select.poll
     green_poll.__init__ = _made_in_main_hub(green_poll.__init__)
     green_poll.poll = _poll(green_poll.poll)
@@ -58,6 +61,23 @@ def patch() -> None:
         for name in names:
             if hasattr(owner, name):  # not all on macOS
                 setattr(owner, name, _run_by(threads.run_in_main_hub, getattr(owner, name)))
+
+
+def _soon(method: Callable[..., None]) -> Callable[..., None]:
+    @wraps(method)
+    def call_soon(self: Any, *args: Any) -> None:
+        # Not waited for: a file that is closed holds a lock of C, for which the hub may wait.
+        if threads.is_offloaded() and self is threads.main_hub() and _has_waiter(args[0]):
+            self.loop.run_callback_threadsafe(method, self, *args)
+        else:
+            method(self, *args)
+
+    return call_soon
+
+
+def _has_waiter(watchers: Any) -> bool:
+    each = watchers if isinstance(watchers, tuple) else (watchers,)
+    return any(watcher is not None and watcher.callback is not None for watcher in each)
 
 
 def _run_by(run: Callable[..., Any], func: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,13 +109,12 @@ def _made_in_main_hub(init: Callable[..., None]) -> Callable[..., None]:
 
 def _wait_of_socket(wait: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(wait)
-    def wait_for(self: Any, watcher: Any, timeout_exc: Any = None) -> Any:
-        error = TimeoutError("timed out") if timeout_exc is None else timeout_exc
+    def wait_for(self: Any, watcher: Any, *args: Any, **kwargs: Any) -> Any:
         if not threads.is_offloaded():
-            return wait(self, watcher, error)
-        if _is_ready(watcher, self.timeout):
-            return None
-        raise error
+            return wait(self, watcher, *args, **kwargs)
+        if not _is_ready(watcher, self.timeout):
+            raise next(chain(args, kwargs.values()), TimeoutError("timed out"))
+        return None
 
     return wait_for
 
@@ -111,12 +130,23 @@ def _wait_of_file(wait: Callable[..., Any]) -> Callable[..., Any]:
 def _is_ready(watcher: Any, timeout_s: float | None) -> bool:
     if watcher is None:  # the socket was closed
         raise OSError(EBADF, os.strerror(EBADF))
-    return bool(_polled({watcher.fd: watcher.events}, timeout_s))
+    own = gevent_compat.get_hub_if_exists()
+    if own is None or getcurrent() is own:
+        return bool(_polled({watcher.fd: watcher.events}, timeout_s))
+    # The thread has a hub: it has other greenlets, or a deadline.
+    mine = own.loop.io(watcher.fd, watcher.events)
+    try:
+        with gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
+            own.wait(mine)
+            return True
+    finally:
+        mine.close()
+    return False
 
 
 def _polled(events: dict[int, int], timeout_s: float | None) -> list[tuple[int, int]]:
     poll: Any = _native_poll[0]()
-    for fd, which in events.items():
+    for fd, which in list(events.items()):  # the request may register one
         poll.register(
             fd, (select.POLLIN if which & READ else 0) | (select.POLLOUT if which & WRITE else 0)
         )

@@ -24,7 +24,7 @@ from gevent.monkey import get_original
 
 from greenline.hub.deadline import wait_in
 from greenline.hub.gevent_compat import get_hub_if_exists
-from greenline.hub.thread_locks import is_main_thread
+from greenline.hub.thread_locks import Event, is_main_thread
 
 IDLE_S = 10.0
 MAX_IDLE = 16  # idle threads that no OwnThread keeps
@@ -187,6 +187,8 @@ class Thread:
         # sooner than a thread wakes up. Each time the thread begins to wait for the interval anew.
         if sys.getswitchinterval() == SWITCH_INTERVAL_S:
             sys.setswitchinterval(SHORT_SWITCH_INTERVAL_S)
+        while before_first:
+            before_first.pop()()
         _alive.add(self)
         try:
             native.start_new_thread(self._work, ())
@@ -298,6 +300,7 @@ def _later(func: Callable[[], object]) -> None:
         _main_hub.loop.run_callback_threadsafe(func)
 
 
+before_first: list[Callable[[], object]] = []  # is called before the first thread begins
 _alive: set[Thread] = set()
 _idle: list[Thread] = []  # threads that no OwnThread keeps; the last used one is at the end
 
@@ -390,17 +393,17 @@ def run_in_main_hub(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 def _call_there(
-    begin: Callable[[Callable[[], None]], object],
+    begin: Callable[[Callable[[], None]], Any],
     func: Callable[..., T],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> T:
     if _main_hub is None:
         return func(*args, **kwargs)
-    has_ended = native.allocate_lock()
-    has_ended.acquire()
+    has_ended = Event()
     results: list[T] = []
     errors: list[BaseException] = []
+    begun: list[Any] = []
     context = copy_context()
 
     def call() -> None:
@@ -409,12 +412,24 @@ def _call_there(
         except BaseException as error:
             errors.append(error)
         finally:
-            has_ended.release()
+            has_ended.set()
 
-    _main_hub.loop.run_callback_threadsafe(begin, call)
-    has_ended.acquire()
+    def start() -> None:
+        begun.append(begin(call))
+        if isinstance(begun[0], gevent.Greenlet):  # it may be killed before it has begun
+            begun[0].link(lambda _: has_ended.set())
+
+    _main_hub.loop.run_callback_threadsafe(start)
+    try:
+        has_ended.wait()
+    except BaseException:
+        for each in filter(None, begun):
+            _main_hub.loop.run_callback_threadsafe(partial(each.kill, block=False))
+        raise
     if errors:
         raise errors.pop()
+    if not results:
+        raise gevent.GreenletExit
     return results.pop()
 
 

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,8 @@ from typing import Any
 import gevent
 import pytest
 
+from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
 from greenline.offload import threads
 
 LIMIT_S = 10.0
@@ -129,6 +131,53 @@ def test_programs_run_in_the_thread() -> None:
         process = make(start)
         assert use(process.communicate, b"asked\n") == (b"asked\n", None)
         assert (process.returncode, use(process.wait), make(process.poll)) == (4, 4, 4)
+
+
+def test_a_thread_closes_what_a_request_reads() -> None:
+    """A file holds a lock of C meanwhile, for which the request's next read waits natively."""
+    says = ["sh", "-c", "while echo x; do sleep 0.001; done"]
+    with Popen(says, stdout=subprocess.PIPE) as process:
+        file: Any = process.stdout
+
+        def read() -> None:
+            with suppress(ValueError, OSError):  # it is closed
+                while file.readline():
+                    pass
+
+        reading = gevent.spawn(read)
+        gevent.sleep(0.02)
+        with suppress(RuntimeError):  # the reader holds the lock at this moment
+            in_thread(file.close)
+        process.kill()
+        reading.get()
+    ours, theirs = socket.socketpair()
+    with closing(ours):
+        waiting = gevent.spawn(theirs.recv, 1)
+        gevent.sleep(0)
+        in_thread(theirs.close)
+        with pytest.raises(OSError, match="closed in another greenlet"):
+            waiting.get()
+
+
+def test_limits_and_greenlets_of_the_thread_itself_work() -> None:
+    ours, theirs = socket.socketpair()
+
+    def limited() -> str:
+        try:
+            with deadline.limit(0.05):
+                return str(ours.recv(1))
+        except DeadlineExceeded:
+            pass
+        with gevent.Timeout(0.05, False):
+            subprocess.run(["sleep", "10"], check=False)
+            return "not ended"
+        reading = gevent.spawn(ours.recv, 5)
+        gevent.sleep(0.01)
+        theirs.sendall(b"hello")
+        return str(reading.get())
+
+    with closing(ours), closing(theirs):
+        assert in_thread(limited) == "b'hello'"
 
 
 def test_a_spawned_process_is_waited_for_in_the_thread() -> None:
