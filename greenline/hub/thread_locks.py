@@ -48,7 +48,7 @@ class _Wait:
 
     __slots__ = (
         "_alarm", "_claim", "_hub", "_process", "_shared", "_waiter",
-        "has_ended", "is_given", "is_woken", "was_passed_over",
+        "has_ended", "has_lock", "is_woken", "was_passed_over",
     )  # fmt: skip
 
     def __init__(self, shared: "_Shared | None", was_passed_over: bool = False) -> None:
@@ -56,7 +56,7 @@ class _Wait:
         self.was_passed_over = was_passed_over
         self._process = _process
         self._claim = [None]
-        self.is_woken = self.is_given = self.has_ended = False
+        self.is_woken = self.has_lock = self.has_ended = False
         self._hub: Any = get_hub_if_exists()
         if self._hub is None and is_main_thread():
             self._hub = gevent.get_hub()
@@ -115,17 +115,18 @@ class _Wait:
         return True
 
     @property
-    def wants_a_gift(self) -> bool:
-        """Whether another one was faster, and its hub is known to run."""
+    def is_next_owner(self) -> bool:
+        """Whether the next release hands the lock over to it."""
+        # Where another one was faster before, and its hub is known to run.
         return self.was_passed_over and self._alarm is None
 
-    def give(self) -> bool:
+    def hand_over(self) -> bool:
         """Wake it with the lock, and return whether it has the lock now."""
-        self.is_given = self.claim()
-        return self.is_given and self.wake()
+        self.has_lock = self.claim()
+        return self.has_lock and self.wake()
 
     def claim(self) -> bool:
-        """Return True once: a giver and the end of the wait may come at the same moment."""
+        """Return True once: a hand-over and the end of the wait may come at the same moment."""
         try:
             self._claim.pop()
         except IndexError:
@@ -137,7 +138,7 @@ class _Wait:
         if self.has_ended:
             return
         shared = self._shared
-        if shared is not None and not self.is_given and not shared.is_free():
+        if shared is not None and not self.has_lock and not shared.is_free():
             self.is_woken = False
             self.was_passed_over = True
             shared.put_first(self)
@@ -179,7 +180,7 @@ class _Shared:
                 # Once in any case: code that polls lets the others run.
                 if not mine.wait(None if until is None else max(until - monotonic(), 0.0)):
                     break
-                if mine.is_given or (is_taken := self._take()):
+                if mine.has_lock or (is_taken := self._take()):
                     break
                 # Another one was faster: the first place is kept.
                 mine.has_ended = True  # after a timeout, its callback may be still to come
@@ -192,7 +193,7 @@ class _Shared:
         return self._leave(mine, is_taken) or is_taken
 
     def _leave(self, wait: _Wait, is_taken: bool) -> bool:
-        """End *wait*, and return whether the lock was given to it."""
+        """End *wait*, and return whether the lock was handed over to it."""
         wait.has_ended = True
         try:
             self._waits.remove(wait)
@@ -205,7 +206,7 @@ class _Shared:
         return False
 
     def _pass_on(self) -> None:
-        """Let another one have what was given."""
+        """Release what was handed over."""
         raise NotImplementedError
 
 
@@ -280,9 +281,9 @@ class Lock(_Shared):
         # keep out the others for ever: a greenlet gives way where it waits, and not in between.
         try:
             first = self._waits[0]
-            if first.wants_a_gift and self._native.locked():
+            if first.is_next_owner and self._native.locked():
                 self._waits.remove(first)
-                if first.give():
+                if first.hand_over():
                     return
         except (IndexError, ValueError):  # it is gone, since a moment
             pass

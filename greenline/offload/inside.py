@@ -3,9 +3,9 @@ Let code in an offload thread use sockets, ``select`` and programs, as the reque
 
 Such code is a callback of a driver, or a function that ``GREENLINE_OFFLOAD`` names. gevent's
 objects belong to the hub of the thread that has made them, and work in no other; children can be
-watched in the main hub alone. Here all of them belong to the main hub. In an offload thread a wait
-for a descriptor blocks the thread, which is there for that, and what starts or ends a program, or
-closes a descriptor, runs in the main hub meanwhile.
+watched in the main hub alone. Here all of them belong to the main hub. A wait for a descriptor
+blocks the offload thread, or runs in the thread's own hub if it has one, and what starts a program
+or waits for it runs in the main hub meanwhile.
 """
 
 import os
