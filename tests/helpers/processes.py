@@ -24,7 +24,7 @@ def children(pid: int) -> list[int]:
 def ops_process(arbiter: int) -> int | None:
     """Return the child of *arbiter* that serves /metrics and the page, None if there is none."""
     for pid in children(arbiter):
-        if b"greenline.ops" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if "greenline.ops" in _read(f"{pid}/cmdline"):
             return pid
     return None
 
