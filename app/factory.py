@@ -17,6 +17,7 @@ from app.api import (
     docs,
     forwarded,
     genres,
+    kept_items,
     keys,
     messages,
     openapi,
@@ -97,18 +98,11 @@ def create_app(settings: Settings) -> Flask:
     app.extensions["greenline"] = resources
     # A dry run of a release starts no resources; this is its only check of a database.
     resources.on_dry_run = partial(refuse_without_key, settings)
-    # Each wraps the WSGI application of those before it, so a later one is further outside: CORS
-    # answers a preflight request before Flask sees it.
-    forwarded.register(app)
-    request_id.register(app)
     adds: list[answer_headers.Add] = [request_id.add, security_headers.add]
     if settings.cache_bytes:
         adds.append(cache_status.add)
     keys_store = Keys(postgres)
     access = _access(settings, keys_store, resources, adds)
-    answer_headers.register(app, adds)
-    if settings.cors_origins:
-        cors.register(app, settings.cors_origins)
     problems.register(app)
     routes = Routes(app, access.guard, is_open=not settings.auth)
     app.extensions["operations"] = routes.operations
@@ -124,12 +118,17 @@ def create_app(settings: Settings) -> Flask:
     for each in of_postgres:
         resource.add(routes, each)
     keys.add_rotate(routes, keys_store)
+    of_mongo: list[resource.Resource[Any]] = []
     if mongo is not None and stores.products is not None:
         of_states = States(mongo)
-        resource.add(routes, states.resource(of_states))
+        of_mongo = [
+            states.resource(of_states),
+            messages.resource(Messages(mongo)),
+            products.resource(stores.products),
+        ]
+        for each in of_mongo:
+            resource.add(routes, each)
         states.add_get_by_pair(routes, of_states)
-        resource.add(routes, messages.resource(Messages(mongo)))
-        resource.add(routes, products.resource(stores.products))
     # Without a token /readyz shows no errors, which name addresses, and there is no /ops/budget.
     ops.add_health(routes, resources.health, arbiter.is_stopping, settings.ops_token)
     if settings.ops_token:
@@ -142,6 +141,14 @@ def create_app(settings: Settings) -> Flask:
     # The document describes the routes that exist by now.
     openapi.add(routes)
     docs.add(app)
+    # Each wraps the WSGI application of those before it, so a later one is further outside: CORS
+    # answers a preflight request before Flask sees it, and all answers have their headers.
+    kept_items.register(app, [*of_postgres, *of_mongo], access.admits)
+    forwarded.register(app)
+    request_id.register(app)
+    answer_headers.register(app, adds)
+    if settings.cors_origins:
+        cors.register(app, settings.cors_origins)
     return app
 
 

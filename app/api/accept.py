@@ -1,6 +1,6 @@
 """Negotiate the media type (``Accept``, RFC 9110) before a request has any effect."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import Any
 
@@ -12,6 +12,8 @@ from werkzeug.http import parse_accept_header
 from app.api import http
 
 JSON, PROBLEM, LINES = "application/json", "application/problem+json", "application/x-ndjson"
+# Problem documents count: a client that accepts only those can be answered at least an error.
+ONE, LIST = (JSON, PROBLEM), (JSON, LINES, PROBLEM)
 MAX_REMEMBERED_ACCEPTS = 100  # parsed headers; clients send few different ones
 
 
@@ -24,17 +26,26 @@ def requiring_json(
     :param view: returns the response.
     :param is_list: whether the view also answers with lines of JSON, bool. Default False.
     """
-    # Problem documents count: a client that accepts only those can be answered at least an error.
-    ours = (JSON, LINES, PROBLEM) if is_list else (JSON, PROBLEM)
+    ours = LIST if is_list else ONE
 
     @wraps(view)
     def answer(**values: Any) -> Response:
-        accept = http.environ().get("HTTP_ACCEPT")
-        if accept is not None and not _has_any(accept, ours):
+        if not allows(http.environ(), ours):
             raise NotAcceptable(f"the answer is {', '.join(ours[:-1])}, or {ours[-1]}")
         return view(**values)
 
     return answer
+
+
+def allows(environ: Mapping[str, Any], kinds: tuple[str, ...] = ONE) -> bool:
+    """
+    Return whether the request's Accept allows one of *kinds*.
+
+    :param environ: the WSGI environ.
+    :param kinds: media types. Default: those of an answer with one item.
+    """
+    accept = environ.get("HTTP_ACCEPT")
+    return accept is None or _has_any(accept, kinds)
 
 
 def prefers_lines() -> bool:

@@ -78,6 +78,18 @@ class Access:
 
         return guarded
 
+    def admits(self, environ: Mapping[str, Any], scope: Scope) -> bool:
+        """
+        Return whether a request that is not guarded may use a right, without a wait.
+
+        :param environ: the WSGI environ of the request.
+        :param scope: the right.
+        :returns: False where a view's guard has to find out, which counts requests too.
+        """
+        if self._take is not None:
+            return False
+        return self._known is None or self._known.has(environ.get("HTTP_AUTHORIZATION"), scope)
+
 
 def _limited(take: Take, view: View) -> View:
     @wraps(view)
@@ -134,6 +146,18 @@ class Known:
         if grant is None:
             raise InvalidToken
         return grant
+
+    def has(self, header: str | None, scope: Scope) -> bool:
+        """
+        Return whether the key in an Authorization header is known now and has the scope.
+
+        :param header: in the usual form; any other is False.
+        :param scope: the right.
+        """
+        if header is None or not header.startswith(USUAL):
+            return False
+        grant: Grant | None = self._cache.get(tokens.digest(header[len(SCHEME) :]).hex())
+        return grant is not None and scope in grant.scopes
 
     def guarded(self, parts: Iterable[bytes], header: str | None, scope: Scope) -> Iterator[bytes]:
         """

@@ -63,7 +63,12 @@ def answer(stored: Stored, status: int = 200, named: Any = None) -> Response:
     :param status: HTTP status, int. Default 200.
     :param named: id of the item if it is addressed by a name. Default None.
     """
-    return http.json(stored.json, status, [("ETag", f'"{_tag(stored, named)}"')])
+    return http.json(stored.json, status, [etag(stored, named)])
+
+
+def etag(stored: Stored, named: Any = None) -> tuple[str, str]:
+    """Return the header with the ETag of an item, as :func:`answer` sends it."""
+    return "ETag", f'"{_tag(stored, named)}"'
 
 
 def answer_if_new(stored: Stored, named: Any = None) -> Response:

@@ -25,6 +25,7 @@ from app.store.ports import (
 
 # Beyond it a page is not kept: a filter may have 2,000 characters.
 MAX_NAME_LENGTH = 1_000
+MAX_ID_LENGTH = 100
 Note = Callable[[str], None]
 
 
@@ -56,6 +57,16 @@ class Cached(Generic[I]):
     def get(self, item_id: Any) -> Stored:
         load = partial(self._repository.get, item_id)
         return self._kept(f"{self.name} {item_id}", load, self._of_items)
+
+    def kept_item(self, text: str) -> Stored | None:
+        """
+        Return the item if it is kept, None otherwise; nothing is loaded.
+
+        :param text: its id as in a path.
+        """
+        # Longer text is no id, and no key that a cache takes. The key of a page is another.
+        found = self._cache.get(f"{self.name} {text}") if len(text) <= MAX_ID_LENGTH else None
+        return found if isinstance(found, Stored) else None
 
     def get_many(self, ids: Sequence[Any]) -> list[Stored]:
         return self._repository.get_many(ids)

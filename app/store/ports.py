@@ -222,6 +222,10 @@ class NamedItems(Repository[I], NamedRepository, Protocol[I]):
 class Cache(Protocol):
     """Keep values by key, as :class:`greenline.cache.Cache` does."""
 
+    def get(self, key: str) -> Any:
+        """Return the value of *key* if there is a fresh one, None otherwise."""
+        ...
+
     def get_or_load(
         self,
         key: str,

@@ -17,7 +17,7 @@ from inspect import iscoroutinefunction, signature
 from itertools import count
 from math import inf
 from time import monotonic
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from greenline.cache.arguments import (
     MAX_KEY_LENGTH,
@@ -143,6 +143,29 @@ class Cache:
         """Return the number of values, and the bytes that they and the cache may take."""
         size_bytes = self._entries.size_bytes()
         return {"values": len(self), "size_bytes": size_bytes, "max_bytes": self.max_bytes}
+
+    def get(self, key: str) -> Any:
+        """
+        Return the value of *key* if there is a fresh one, None otherwise; nothing is loaded.
+
+        A value that is found counts as a hit; one that is not is not counted.
+
+        :param key: as of :meth:`get_or_load`.
+        :raises ValueError: the key is too long.
+        :raises TypeError: the key is no str.
+        """
+        check_key(key)
+        confirmed_s = self._pull()
+        with self._lock:
+            now_s, entry = self._clock(), self._entries.find(key)
+            if (
+                entry is None
+                or not self._is_current(entry, now_s, confirmed_s)
+                or now_s - entry.begun_s >= entry.ttl_s
+            ):
+                return None
+            self._statistics.hits += 1
+        return entry.kept.value()
 
     def get_or_load(
         self,

@@ -89,6 +89,38 @@ def test_a_thousand_who_ask_at_once_cause_one_load() -> None:
     assert (load.count, stats["waits"], stats["loads"], stats["hits"]) == (1, 999, 2, 1)
 
 
+def test_a_value_is_looked_up_without_a_load(clock: Clock) -> None:
+    """As long as it is fresh; only what is found is counted."""
+    cache = Cache(MB, 60, stale_s=60, stale_if_error_s=60, clock=clock)
+    assert cache.get("k") is None
+    cache.get_or_load("k", lambda: [1], tags=["t"])
+    clock.now_s = 59.9
+    assert cache.get("k") == [1]
+    assert cache.get("k") is not cache.get("k")  # it can change
+    clock.now_s = 60.0
+    assert cache.get("k") is None
+    clock.now_s = 0.0
+    cache.invalidate(tag="t")
+    assert cache.get("k") is None
+    stats = cache.stats()
+    assert (stats["hits"], stats["loads"], stats["stale"], stats["waits"]) == (3, 1, 0, 0)
+
+
+def test_what_is_loaded_now_is_not_looked_up() -> None:
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+    [job] = spawn(1, lambda: cache.get_or_load("k", load))
+    assert cache.get("k") is None
+    load.may_end.set()
+    job.get()
+    assert cache.get("k") == "load 1"
+
+
+@pytest.mark.parametrize(("key", "error"), [("k" * 2_000, ValueError), (7, TypeError)])
+def test_a_value_is_looked_up_by_the_same_keys(key: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Cache(MB, 60).get(key)
+
+
 def test_threads_share_it_as_greenlets_do() -> None:
     """Also native ones: the code under gthread is the same."""
     program = """

@@ -56,9 +56,11 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 def loads(cache: Cache, number: int) -> bool:
     """Return whether a look at a book loads it."""
-    before = cache.stats()["loads"]
+    before, found = cache.stats()["loads"], cache.get(f"book {number}")
     cache.get_or_load(f"book {number}", lambda: b"new", tags=["books"])
-    return cache.stats()["loads"] > before
+    has_loaded = cache.stats()["loads"] > before
+    assert (found is None) == has_loaded
+    return has_loaded
 
 
 def test_all_see_what_is_written(host: Host) -> None:

@@ -99,6 +99,21 @@ def test_an_item_is_read_once(cached: Cached[str], numbers: Numbers, notes: list
     assert (numbers.reads, notes) == (1, ["miss", "hit"])
 
 
+def test_a_kept_item_is_found_by_the_text_of_its_id(
+    cached: Cached[str], numbers: Numbers, notes: list[str]
+) -> None:
+    """As long as it is kept; nothing is read for that, and no page is taken for an item."""
+    shown(cached, name="1")
+    assert cached.kept_item("1") is None
+    cached.get(1)
+    assert cached.kept_item("1") == Stored(1, 1, b"one")
+    for text in ("page 1", "01", "2", "", "1" * 2_000):
+        assert cached.kept_item(text) is None
+    assert (numbers.reads, notes) == (2, ["miss", "miss"])
+    cached.change([Change(1, lambda _: "changed")])
+    assert cached.kept_item("1") is None
+
+
 def test_what_is_missing_is_asked_for_again(cached: Cached[str], numbers: Numbers) -> None:
     for _ in range(2):
         with pytest.raises(NotFound):

@@ -1,0 +1,72 @@
+"""
+Answer a request for one item that the cache holds before Flask looks for its route.
+
+What Flask does for a request takes longer than a hit. A request that may have any other answer than
+the item goes on to Flask.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from flask import Flask
+
+from app.api import accept, cache_status, versions
+from app.api.operations import Scope
+from app.api.resource import Resource
+from app.store.cached import Cached
+from app.store.ports import Stored
+
+JSON = ("Content-Type", accept.JSON)
+ROUTE = "greenline.route"  # read by the worker's log and metrics
+
+Environ = dict[str, Any]
+Admits = Callable[[Environ, Scope], bool]
+
+
+def register(app: Flask, resources: Sequence[Resource[Any]], admits: Admits) -> None:
+    """
+    Answer requests for the kept items of *resources*.
+
+    :param app: the application.
+    :param resources: those whose repository is no cache are left out.
+    :param admits: as :meth:`app.api.access.Access.admits`.
+    """
+    kept = {f"/{each.name}": each for each in resources if isinstance(each.repository, Cached)}
+    if kept:
+        app.wsgi_app = _KeptItems(app.wsgi_app, kept, admits)  # type: ignore[method-assign]
+
+
+class _KeptItems:
+    """A WSGI application around *application*."""
+
+    def __init__(
+        self, application: Any, resources: dict[str, Resource[Any]], admits: Admits
+    ) -> None:
+        self._application = application
+        self._admits = admits
+        self._kept: dict[str, tuple[Callable[[str], Stored | None], Scope, str]] = {
+            path: (each.repository.kept_item, each.read, f"{path}/<{each.converter}:item_id>")
+            for path, each in resources.items()
+            if isinstance(each.repository, Cached)
+        }
+
+    def __call__(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
+        path, _, item_id = environ["PATH_INFO"].rpartition("/")
+        kept = self._kept.get(path)
+        if kept is not None and environ["REQUEST_METHOD"] == "GET":
+            kept_item, scope, route = kept
+            # With a condition the answer may be 304. The right is looked up before the item: a hit
+            # is counted.
+            if (
+                "HTTP_IF_NONE_MATCH" not in environ
+                and accept.allows(environ)
+                and self._admits(environ, scope)
+                and (stored := kept_item(item_id)) is not None
+            ):
+                environ[ROUTE] = route
+                environ[cache_status.ENVIRON] = "hit"
+                length = ("Content-Length", str(len(stored.json)))
+                start_response("200 OK", [JSON, length, versions.etag(stored)])
+                return [stored.json]
+        answer: Iterable[bytes] = self._application(environ, start_response)
+        return answer

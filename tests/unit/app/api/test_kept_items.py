@@ -1,0 +1,126 @@
+"""app.api.kept_items: what is answered before Flask, and that Flask would answer the same."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import flask
+import pytest
+from werkzeug.test import create_environ
+
+from app.errors import NotFound
+from app.factory import create_app
+from app.store import tokens
+from app.store.books import Books
+from app.store.keys import Grant, Keys
+from app.store.ports import Stored
+from config import load
+from greenline.flask import Flask
+from greenline.postgres import OpenPostgres
+
+READS, WRITES, STRANGER = (tokens.make().text for _ in range(3))
+GRANTS = {READS: Grant(1, frozenset(["read"])), WRITES: Grant(2, frozenset(["write"]))}
+# With a condition the item is looked up by the view.
+BY_FLASK = {"If-None-Match": '"0"'}
+
+
+def get(_: Any, item_id: int) -> Stored:
+    """Read the only book."""
+    if item_id != 1:
+        raise NotFound
+    return Stored(1, 4, b'{"id":1}')
+
+
+@dataclass
+class Shop:
+    """The service without servers, and how many requests Flask was asked."""
+
+    app: Flask
+    environ: dict[str, Any] = field(default_factory=dict)
+    asked: int = 0
+
+    def ask(
+        self, path: str, token: str, method: str = "GET", **headers: str
+    ) -> tuple[str, Mapping[str, str], bytes]:
+        sent = {"X-Request-Id": "a-test", "Authorization": f"Bearer {token}", **headers}
+        self.environ = create_environ(path, method=method, headers=sent)
+        started: list[Any] = []
+        body = self.app.wsgi_app(self.environ, lambda *head: started.extend(head))
+        status, found = started[:2]
+        return status, dict(found), b"".join(body)
+
+
+@contextmanager
+def service(**more: str) -> Iterator[Shop]:
+    settings = {
+        "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
+        "MONGODB_URI": "off",
+        "GREENLINE_CACHE_BYTES": "1000000",
+        "WEB_CONCURRENCY": "1",
+        **more,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Books, "get", get)
+        patch.setattr(Keys, "find", lambda _, token: GRANTS.get(token))
+        patch.setattr(OpenPostgres, "feed", lambda _: None)  # what is kept gets no older
+        made = Shop(create_app(load(settings)))
+
+        def count(_: Any, **__: Any) -> None:
+            made.asked += 1
+
+        with flask.request_started.connected_to(count, made.app):
+            yield made
+        made.app.extensions["greenline"].close()
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Shop]:
+    with service() as made:
+        yield made
+
+
+def test_a_kept_item_is_answered_before_flask() -> None:
+    with service() as shop:
+        status, headers, _ = shop.ask("/books/1", READS)
+        assert headers["Cache-Status"].endswith("; fwd=miss")
+        for _ in range(3):
+            found = shop.ask("/books/1", READS)
+            assert found[0] == status == "200 OK"
+            assert found[1]["Cache-Status"].endswith("; hit")
+        assert shop.asked == 1
+        assert shop.environ["greenline.route"] == "/books/<id:item_id>"
+
+
+@pytest.mark.parametrize("token", [READS, WRITES, STRANGER, "no token"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/books/1", "/books/1?x=1", "/books/01", "/books/1/", "/books/2", "/books/x", "/books/",
+        "/books/1%20", "/books/page%20%7B%7D", f"/books/{'1' * 2_000}", "/book/1", "//books/1",
+    ],
+)  # fmt: skip
+def test_flask_would_answer_the_same(shop: Shop, path: str, token: str) -> None:
+    shop.ask("/books/1", READS)  # it is kept from now on
+    for method in ("GET", "HEAD", "OPTIONS"):
+        for accept in (None, "*/*", "application/json;q=0.5", "text/html", ""):
+            headers = {} if accept is None else {"Accept": accept}
+            found = shop.ask(path, token, method, **headers)
+            route = shop.environ.get("greenline.route")
+            asked = shop.asked
+            assert found == shop.ask(path, token, method, **headers, **BY_FLASK)
+            assert (route, asked + 1) == (shop.environ.get("greenline.route"), shop.asked)
+
+
+def test_where_requests_are_counted_flask_is_asked() -> None:
+    """A request beyond the limit is refused, also for an item that is kept."""
+    with service(RATE_LIMIT="3/minute") as shop:
+        found = [shop.ask("/books/1", READS)[0] for _ in range(5)]
+        assert found == ["200 OK"] * 3 + ["429 TOO MANY REQUESTS"] * 2
+
+
+def test_without_keys_all_clients_are_answered() -> None:
+    with service(AUTH="off") as shop:
+        shop.ask("/books/1", STRANGER)
+        assert shop.ask("/books/1", STRANGER)[1]["Cache-Status"].endswith("; hit")
+        assert shop.asked == 1
