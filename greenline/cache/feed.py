@@ -1,9 +1,9 @@
 """
 Invalidations that the processes of a host share, in a ring in shared memory.
 
-One process listens to the database and writes them (:mod:`greenline.postgres.notifications`). All
-processes, that one too, read them at each look into a cache, which costs a comparison as long as
-there is nothing new: no process has to be woken.
+One process reads what the database announces and writes them
+(:mod:`greenline.postgres.announcements`). All processes, that one too, read them at each look into
+a cache, which costs a comparison as long as there is nothing new: no process has to be woken.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """
 Let one process of a host, the leader, write a feed, and another one when it ends.
 
-What the leader reads, and how, is the database's: :mod:`greenline.postgres.notifications` and
+What the leader reads, and how, is the database's: :mod:`greenline.postgres.announcements` and
 :mod:`greenline.mongo.changes`.
 """
 

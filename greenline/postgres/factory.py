@@ -30,6 +30,7 @@ from greenline.cache.feed import Feed
 from greenline.errors import ConfigError, PoolClosed
 from greenline.hub.nesting import NestedCheckouts
 from greenline.lifecycle.resources import Resources, close_at_exit
+from greenline.postgres.announcements import Reader
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import (
     Connect,
@@ -44,7 +45,6 @@ from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
 from greenline.postgres.fixed_plan import FixedPlan
 from greenline.postgres.hosts import Hosts
-from greenline.postgres.notifications import Listener
 from greenline.postgres.parameters import parameters
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.reaper import Reaper
@@ -223,7 +223,7 @@ class OpenPostgres(Postgres):
         self._database = database
         self._starts_later = starts_later
         self._reads_any_host = reads_any_host
-        self._listeners: list[Listener] = []
+        self._readers: list[Reader] = []
         self._is_started = self._is_closed = False
         share.users.append(self)
         if share.plan is not None:
@@ -240,14 +240,14 @@ class OpenPostgres(Postgres):
 
     def start(self) -> None:
         """
-        Look after the host's slots, and listen for the feeds, from now on.
+        Look after the host's slots, and read announcements for the feeds, from now on.
 
         The first wait for a connection does the former, too.
         """
         self._is_started = True
         self._share.start()
-        for listener in self._listeners:
-            listener.start()
+        for reader in self._readers:
+            reader.start()
 
     def check(self, question: Callable[[Connection], object] | None = None) -> None:
         """
@@ -288,11 +288,12 @@ class OpenPostgres(Postgres):
         """
         Return the invalidations that the database announces, for ``greenline.cache.Cache(feed=)``.
 
-        One process of the host listens on the channel ``greenline_cache``, over its control
-        connection, as long as this pool is open; where that has *resources*, after their start.
+        One process of the host reads the table that ``greenline.postgres.ANNOUNCEMENTS`` makes,
+        over its control connection, as long as this pool is open; where that has *resources*, after
+        their start.
 
-        :param max_stale_s: seconds for which a value is used while the listener hears nothing, not
-            even an answer, float; they begin with its load. Default 2.
+        :param max_stale_s: seconds for which a value is used while nothing is read, float; they
+            begin with its load. Default 2.
         :raises ConfigError: the file that the processes share cannot be used, or the process has
             opened another database of the server before this one.
         :raises PoolClosed: it is closed.
@@ -301,7 +302,7 @@ class OpenPostgres(Postgres):
             raise PoolClosed
         if self._database != self._share.database:
             raise ConfigError(
-                f"the process listens on its control connection, to {self._share.database}, which "
+                f"the process reads over its control connection, to {self._share.database}, which "
                 f"was opened before {self._database}: announcements are a database's own"
             )
         key, why_not = self._database, ""
@@ -309,7 +310,7 @@ class OpenPostgres(Postgres):
             # Another pool may have the same hosts, and read from the primary alone.
             key, why_not = f"{key}, any host", ANY_HOST
         feed = Feed(key, max_stale_s)
-        self._listeners.append(Listener(self._share.control, feed, why_not))
+        self._readers.append(Reader(self._share.control, feed, why_not))
         if self._is_started or not self._starts_later:
             self.start()
         return feed
@@ -334,8 +335,8 @@ class OpenPostgres(Postgres):
         users = self._share.users
         users.remove(self)
         try:
-            for listener in self._listeners:
-                listener.close()
+            for reader in self._readers:
+                reader.close()
             self._pool.close(CLOSE_TIMEOUT_S)
         finally:
             counters.remove(self.name, self._pool.stats)
