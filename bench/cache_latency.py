@@ -1,13 +1,13 @@
 """
 How soon another worker of the service reads a write: at rest, and after what interrupts the
-listener.
+reader.
 
 1. A write counts when it was acknowledged; then the other worker is asked until it answers with it.
    The last answer without it is what counts: an answer may be late for other reasons, such as a
    reload.
 2. After each interruption all writes of the next two seconds count. The slowest, which the others
    could hide, counts as well: the middle one of the interruptions.
-3. The worker that is killed is the one that listens: it has the lock of the feed.
+3. The worker that is killed is the one that reads announcements: it has the lock of the feed.
 """
 
 import http.client
@@ -129,7 +129,7 @@ class Pair:
 
 def at_rest(found: report.Report, server: Server, what: str, paths: Sequence[str]) -> None:
     """
-    Measure the latencies while nothing interrupts the listener.
+    Measure the latencies while nothing interrupts the reader.
 
     :param found: gets the verdict.
     :param server: the service with ``WORKERS`` workers.
@@ -161,7 +161,7 @@ def interrupted(found: report.Report, server: Server, restart: Callable[[], None
         server.process.send_signal(signal.SIGHUP)
 
     events: dict[str, Callable[[int], None]] = {
-        "a kill of the worker that listens": kill,
+        "a kill of the worker that reads": kill,
         "a reload": reload,
         "a restart of Postgres": lambda _: restart(),
     }
@@ -177,9 +177,9 @@ def interrupted(found: report.Report, server: Server, restart: Callable[[], None
 
 def _latencies_s(server: Server, event: Callable[[int], None]) -> list[float]:
     """Return the latencies of the writes after *event*, of one at least."""
-    listener = _listener(server)
-    with closing(Pair(server, BOOKS, f"greenline-{listener}")) as pair:
-        event(listener)
+    reader = _reader(server)
+    with closing(Pair(server, BOOKS, f"greenline-{reader}")) as pair:
+        event(reader)
         until_s = time.monotonic() + WATCHED_S
         found = [pair.latency_s(0)]
         while time.monotonic() < until_s:
@@ -187,8 +187,8 @@ def _latencies_s(server: Server, event: Callable[[int], None]) -> list[float]:
     return found
 
 
-def _listener(server: Server) -> int:
-    """Return the process id of the worker that listens."""
+def _reader(server: Server) -> int:
+    """Return the process id of the worker that reads announcements."""
     assert server.process is not None
     arbiter = server.process.pid
     until_s = time.monotonic() + PATIENCE_S
@@ -197,4 +197,4 @@ def _listener(server: Server) -> int:
         locks = re.findall(r"FLOCK +ADVISORY +WRITE (\d+) ", Path("/proc/locks").read_text())
         if both := set(locks) & set(workers):
             return int(both.pop())
-    raise ServerError("no worker listens")
+    raise ServerError("no worker reads announcements")

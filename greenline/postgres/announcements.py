@@ -110,13 +110,14 @@ class Reader(Leader):
         try:
             with conn.cursor() as cursor:
                 cursor.execute(READ, (self._next, self._open, MAX_ROWS + 1))
-                oldest, following, in_progress, rows = cursor.fetchone()
+                found: Any = cursor.fetchone()
         except psycopg2.Error as error:
             if conn.closed:
                 raise
             self.forget(is_lost=False)
             self.go_without(f"announcements cannot be read: {str(error).splitlines()[0]}")
             return
+        oldest, following, in_progress, rows = found
         # What was announced before the first read is not known.
         if self._next is None or len(rows) > MAX_ROWS:
             self.feed.publish_everything()
@@ -144,9 +145,7 @@ def _misfit(conn: Connection) -> str:
     if conn.info.parameter_status("server_encoding") == "SQL_ASCII":
         return "the database has the encoding SQL_ASCII, so no text can be read safely"
     conn.set_client_encoding("UTF8")
-    row: Any
     with conn.cursor() as cursor:
         cursor.execute("select pg_backend_pid()")
-        row = cursor.fetchone()
-    is_direct = row == (conn.info.backend_pid,)
+        is_direct = cursor.fetchone() == (conn.info.backend_pid,)
     return "" if is_direct else "behind a pgbouncer Postgres' announcements are not read"

@@ -200,11 +200,11 @@ class Control:
 
 
 def _has_ended(conn: Connection) -> bool:
-    """Return whether the server has ended the connection; if it is idle, read what it announces."""
+    """Return whether the server has ended the connection; if it is idle, read what it says."""
     if conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE:
         return False  # another greenlet waits for an answer, and would wait for ever without it
     conn.notices = []
-    # Readable is its end, or an announcement, behind which its end or another one may have come.
+    # Readable is its end, or a message, behind which its end or another one may have come.
     for _ in range(MAX_READS):
         if not is_dead(conn):
             return False
@@ -215,7 +215,7 @@ def _has_ended(conn: Connection) -> bool:
         # The server says that it ends the connection a moment before it closes it.
         if conn.notices:
             return True
-    return False  # announcements that do not cease: it is alive
+    return False  # messages that do not cease: it is alive
 
 
 def _is_idle(conn: Connection) -> bool:

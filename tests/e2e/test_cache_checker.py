@@ -10,7 +10,7 @@ restarts.
    page has each item that was made, and no item that was deleted.
 
 ``GREENLINE_LONG_TESTS=1`` has 100,000 answers, with five kills, five reloads and two restarts. What
-is killed is a worker that listens.
+is killed is a worker that reads announcements.
 """
 
 import json
@@ -205,13 +205,13 @@ class Stage:
         self.running, self.server, self._link = running, server, link
 
     def kill(self) -> None:
-        """Kill a worker that listens to a database: it has the lock of a feed."""
+        """Kill a worker that reads announcements: it has the lock of a feed."""
         locks = re.findall(r"FLOCK +ADVISORY +WRITE (\d+) ", Path("/proc/locks").read_text())
-        listening = set(map(int, locks)) & set(self.running.workers())
-        os.kill(listening.pop(), signal.SIGKILL)
+        reading = set(map(int, locks)) & set(self.running.workers())
+        os.kill(reading.pop(), signal.SIGKILL)
 
     def freeze(self) -> None:
-        """Stop each worker for a while: one of them listens."""
+        """Stop each worker for a while: one of them reads announcements."""
         for pid in self.running.workers():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
