@@ -11,7 +11,7 @@ cache saves the work of both.
 2. A stampede: a thousand clients ask at once for a page that takes 0.2 s in Postgres, of our cache,
    of one that keeps what a request has loaded, and of none.
 3. Writes that other workers see: how long after the answer to a write the other worker reads it.
-4. Writers: fifty clients write at once, with the triggers that announce and without; beside them,
+4. Writers: fifty clients write at once where writes are announced and where not; beside them,
    without a promise, fifty sessions of pgbench that update a row at a time.
 5. What a hit adds to a request, and the memory of a full cache.
 
@@ -57,6 +57,8 @@ CLIENTS = (10, 100)
 ORDERS = ("id", "title", "published", "created_at", "updated_at")
 LARGE_BYTES, WRITE_EVERY = 64_000_000, 100
 STAMPEDE, WRITERS, WRITERS_S = 1_000, 50, 5.0
+WRITERS_TURNS = 20  # a round
+ANNOUNCED, SILENT = "announced", "silent"
 # Over the same service without a cache.
 FLOORS = {"book 99 %": 2.5, "book 90 %": 1.8, "page 99 %": 8.0, "page 90 %": 4.0}
 # A hit: 15 us where a request of a plain view takes 10, without a socket.
@@ -281,45 +283,54 @@ def latency(
 
 
 def writers(found: report.Report, folder: Path, rounds: int) -> None:
-    """Let fifty clients write, with the triggers and without; the server waits for its disk."""
-    spent: dict[str, list[float]] = {"enable always": [], "disable": []}
-    bare: dict[str, list[float]] = {"enable always": [], "disable": []}
+    """Let fifty clients write where writes are announced, and where not; the disk is waited for."""
     with ExitStack() as stack:
         with cores.on(SERVERS_CORE):
-            postgres = stack.enter_context(Postgres(folder / "durable", 4 * WRITERS))
-        conn = stack.enter_context(closing(psycopg2.connect(postgres.superuser_url)))
+            postgres = stack.enter_context(Postgres(folder / "durable", 6 * WRITERS))
         env = {**_prepare(postgres), "POSTGRES_POOL_SIZE": str(WRITERS)}
-        conn.autocommit = True
-
-        def turn(each: str) -> None:
-            with conn.cursor() as cursor:
-                cursor.execute(f"alter table books {each} trigger announce_update")
-
-        with service(env, folder, LARGE_BYTES) as server:
-            urls = [f"PATCH {server.url}/books/{number}" for number in range(1, BOOKS + 1)]
-            load.run(urls, BOOKS, WRITERS, body=BODY)
-            for _, each in interleaved(list(spent), 3 * rounds):
-                turn(each)
-                # Each session plans its statements anew, and those of the trigger.
-                load.run(urls, BOOKS, WRITERS, body=BODY)
-                run = load.run(urls, 2 * BOOKS, WRITERS, body=BODY)
+        databases = {ANNOUNCED: postgres.url, SILENT: _silent_copy(postgres)}
+        urls: dict[str, list[str]] = {}
+        for who, url in databases.items():
+            place = folder / who
+            place.mkdir()
+            server = service({**env, "DATABASE_URL": url}, place, LARGE_BYTES)
+            base = stack.enter_context(server).url
+            urls[who] = [f"PATCH {base}/books/{number}" for number in range(1, BOOKS + 1)]
+            load.run(urls[who], 2 * BOOKS, WRITERS, body=BODY)
+        spent: dict[str, list[float]] = {who: [] for who in databases}
+        bare: dict[str, list[float]] = {who: [] for who in databases}
+        # Short turns: the disk is a third slower in one second than in the next.
+        for turn in range(WRITERS_TURNS * rounds):
+            for who in sorted(databases, reverse=turn % 2 == 1):
+                run = load.run(urls[who], BOOKS // 2, WRITERS, body=BODY)
                 if problem := refused(load.together([run], WRITERS).answers):
                     found.invalid(f"writers: {problem}")
-                spent[each].append(len(run.answers) / run.seconds)
-        for _, each in interleaved(list(bare), rounds):
-            turn(each)
-            bare[each].append(_pgbench(postgres, folder / "write.sql"))
+                spent[who].append(len(run.answers) / run.seconds)
+        for _, who in interleaved(list(databases), rounds):
+            bare[who].append(_pgbench(databases[who], folder / "write.sql"))
     for name, figures in (("clients of the service", spent), ("sessions of pgbench", bare)):
-        middle = {each: round(statistics.median(of)) for each, of in figures.items()}
-        print(f"writes a second of {WRITERS} {name}, announcements {middle}", flush=True)
+        middle = {who: round(statistics.median(of)) for who, of in figures.items()}
+        print(f"writes a second of {WRITERS} {name}: {middle}", flush=True)
     cost = statistics.median(
-        1 - a / b for a, b in zip(spent["enable always"], spent["disable"], strict=True)
+        1 - a / b for a, b in zip(spent[ANNOUNCED], spent[SILENT], strict=True)
     )
     what = f"what announcements cost {WRITERS} clients that write, of their writes"
     found.verdicts.append(promises.at_most(what, cost, MAX_WRITERS_COST))
 
 
-def _pgbench(postgres: Postgres, script: Path) -> float:
+def _silent_copy(postgres: Postgres) -> str:
+    """Return the URL of a copy of the database in which nothing is announced, and nothing read."""
+    with closing(psycopg2.connect(postgres.superuser_url, dbname="postgres")) as conn:
+        conn.autocommit = True
+        with conn.cursor() as cursor:
+            cursor.execute(f"create database {SILENT} template greenline owner greenline")
+    silent = psycopg2.connect(postgres.superuser_url, dbname=SILENT)
+    with closing(silent), silent, silent.cursor() as cursor:
+        cursor.execute("select announce_writes(false); drop table greenline_announcements")
+    return postgres.url.replace("@/greenline?", f"@/{SILENT}?")
+
+
+def _pgbench(url: str, script: Path) -> float:
     """Return the commits a second of sessions that do nothing but update a row at a time."""
     script.write_text(
         f"\\set id random(1, {BOOKS})\n"
@@ -328,9 +339,7 @@ def _pgbench(postgres: Postgres, script: Path) -> float:
     program = cluster.binaries(Account(os.geteuid(), os.getegid())) / "pgbench"
     command = [str(program), "--no-vacuum", "--client", str(WRITERS)]
     command += ["--jobs", "2", "--time", f"{WRITERS_S:.0f}", "--file", str(script)]
-    done = subprocess.run(
-        [*command, postgres.url], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([*command, url], capture_output=True, text=True, timeout=60, check=False)
     rate = re.search(r"^tps = ([\d.]+) ", done.stdout, re.M)
     if done.returncode or rate is None:
         raise ServerError(f"pgbench: {done.stderr.strip()[-300:]}")
