@@ -308,8 +308,9 @@ def test_a_table_that_cannot_be_read_leaves_it_to_time(
     write(server.url, f"alter table shelf disable trigger changed; {statement}")
     write(server.url, "update shelf set title = 'new'")
     wait_until(lambda: f"announcements cannot be read: {reason}" in caplog.text, "the reason")
-    wait_until(lambda: shop.title() == "new", "the write")
     assert shop.feed.pull() == 0.0
+    assert len(shop.cache) == 0
+    assert shop.title() == "new"
     write(server.url, undo)
     wait_until(shop.is_confirmed, "the reader")
 
@@ -477,6 +478,23 @@ def test_another_process_reads_when_the_first_has_ended(server: Postgres, shop: 
     write(server.url, "alter table shelf disable trigger changed; update shelf set title = 'new'")
     wait_until(lambda: other.title() == "new", "the second reader")
     wait_until(other.is_confirmed, "its proof")
+    second.close()
+
+
+def test_what_a_killed_process_did_not_read_is_taken_for_changed(
+    server: Postgres, shop: Shop
+) -> None:
+    """Nobody has asked for the value while no process read."""
+    second = postgres.open(shop.url, name="second", workers=1, hosts=1)
+    other = Shop(second, second.feed())
+    assert other.title() == "old"
+    (first,) = shop._opened._readers
+    first._greenlet.kill()
+    write(server.url, "alter table shelf disable trigger changed; update shelf set title = 'new'")
+    first.feed.resign()  # as the kernel does at the end of a process
+    killed_s = time.monotonic()
+    wait_until(lambda: other.feed.pull() > killed_s, "the second reader")
+    assert other.title() == "new"
     second.close()
 
 
