@@ -6,7 +6,8 @@ the headers in ``vary``, and the scope. Forwarding headers are in it as well, so
 invents them gets a response of its own.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
 from itertools import count
 from time import monotonic
@@ -32,13 +33,23 @@ P = ParamSpec("P")
 KEPT_STATUSES = {200, 203, 301, 308, 404, 410}
 ADDRESS = (
     "REQUEST_METHOD", "wsgi.url_scheme", "HTTP_HOST", "SCRIPT_NAME", "PATH_INFO", "QUERY_STRING",
-    "HTTP_FORWARDED", "HTTP_X_FORWARDED_HOST", "HTTP_X_FORWARDED_PORT", "HTTP_X_FORWARDED_PREFIX",
-    "HTTP_X_FORWARDED_PROTO",
+    "HTTP_FORWARDED",
 )  # fmt: skip
-PERSONAL = ("HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER")
+# Further headers of proxies, of which frameworks make addresses.
+OF_PROXY = re.compile(
+    "HTTP_X_(?:FORWARDED_|ORIGINAL_|REWRITE_|HOST|HTTP_HOST|SCHEME|SCRIPT_NAME|URL_SCHEME)[^ ]*"
+)
+PERSONAL = (
+    "HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER", "HTTP_X_REMOTE_USER",
+    "HTTP_X_FORWARDED_USER", "HTTP_X_FORWARDED_EMAIL", "HTTP_X_FORWARDED_GROUPS",
+    "HTTP_X_FORWARDED_PREFERRED_USERNAME", "HTTP_X_FORWARDED_ACCESS_TOKEN",
+)  # fmt: skip
+# Those of PERSONAL are in no key: with a scope the members of a group share responses.
+NOT_IN_KEY = {*PERSONAL, "HTTP_X_FORWARDED_FOR", "HTTP_X_ORIGINAL_FORWARDED_FOR"}
 PRECONDITIONS = (
     "HTTP_IF_NONE_MATCH", "HTTP_IF_MODIFIED_SINCE", "HTTP_IF_MATCH", "HTTP_IF_UNMODIFIED_SINCE"
 )  # fmt: skip
+MAX_NAMES_LENGTH = 4_000  # of the environ; with more the view answers
 NEVER_KEPT = {"no-store", "no-cache", "private", "max-age=0", "s-maxage=0"}
 STATUS = "Cache-Status"
 _next_number = count()
@@ -85,7 +96,8 @@ def cached(
     :param vary: the request headers on which the response depends.
     :param scope: returns the name of a group that may see the same response, str or int: a user's
         id, for instance; it is called for each request, and None is no group: the view answers.
-        Default: requests with a cookie, an Authorization or a REMOTE_USER are answered by the view.
+        Default: requests with a cookie, an Authorization, a REMOTE_USER or a header in which a
+        proxy names the user are answered by the view.
     :raises ValueError: the cache has ``stale_s``: no view is called outside of its request.
     :raises TypeError: *tags* or *vary* is no collection of str.
     """
@@ -98,6 +110,8 @@ def cached(
     allowed = {name.lower() for name in vary}
 
     def decorate(view: Callable[P, Any]) -> Callable[P, Response]:
+        name = f"{view.__module__}.{view.__qualname__}"
+
         @wraps(view)
         def answer(*args: P.args, **kwargs: P.kwargs) -> Response:
             def ask(why: str) -> flask.Response:
@@ -111,7 +125,7 @@ def cached(
             group = "" if refused or scope is None else scope()
             context: Any = request_ctx._get_current_object()  # type: ignore[attr-defined]
             more = (_number_of_app(cache, context.app), *_called_with(context, args, kwargs))
-            key = "" if refused or group is None else _key(view, environ, names, group, more)
+            key = "" if refused or group is None else _key(name, environ, names, group, more)
             if not 0 < len(key) <= MAX_KEY_LENGTH:
                 return ask(refused or "bypass")
             came = ""
@@ -189,7 +203,7 @@ def _directives(lines: Iterable[str]) -> set[str]:
 
 
 def _key(
-    view: Callable[..., Any],
+    name: str,
     environ: Mapping[str, Any],
     names: Collection[str],
     group: str | int,
@@ -197,9 +211,22 @@ def _key(
 ) -> str:
     if not isinstance(group, str | int):
         raise TypeError(f"scope returns {group!r:.40}; a str, an int or None is needed")
+    parts = [*map(environ.get, names), group, more]
+    # One join() takes a fourth of the time that a look at each name takes.
+    present = " ".join(environ)
+    if "HTTP_X_" in present:
+        if len(present) > MAX_NAMES_LENGTH:
+            return ""
+        parts += (of_proxy := _of_proxy(present))
+        parts += map(environ.get, of_proxy)
     # repr(): no part can pretend to be two.
-    parts = list(map(environ.get, names))
-    return f"{view.__module__}.{view.__qualname__} {parts!r} {group!r} {more!r}"
+    return f"{name} {parts!r}"
+
+
+@lru_cache(256)
+def _of_proxy(present: str) -> Sequence[str]:
+    """Return the names of the headers of proxies that belong into the key."""
+    return sorted({*OF_PROXY.findall(present)} - NOT_IN_KEY)
 
 
 def _number_of_app(cache: Cache, app: flask.Flask) -> int:

@@ -126,6 +126,14 @@ def test_a_kept_response_answers_if_none_match(make: Any) -> None:
         ({}, {"X-Forwarded-Port": "444"}),
         ({}, {"X-Forwarded-Prefix": "/evil"}),
         ({}, {"Forwarded": "host=evil.example"}),
+        ({}, {"X-Forwarded-Ssl": "on"}),
+        ({}, {"X-Forwarded-Any": "evil"}),
+        ({"X-Forwarded-Server": "a.example"}, {"X-Forwarded-Server": "b.example"}),
+        ({"X-Forwarded-Scheme": "x"}, {"X-Forwarded-Path": "x"}),
+        ({}, {"X-Original-URL": "/evil"}),
+        ({}, {"X-Original-Host": "evil.example"}),
+        ({}, {"X-Rewrite-URL": "/evil"}),
+        ({}, {"X-Host": "evil.example"}),
         ({"Accept-Language": "de"}, {"Accept-Language": "en"}),
         ({"Accept": "text/html"}, {"Accept": "application/json"}),
         ({"method": "GET"}, {"method": "HEAD"}),
@@ -210,6 +218,13 @@ def test_some_responses_are_not_kept(make: Any, respond: Callable[[], Any]) -> N
         ({"Cache-Control": "max-age=60, No-Cache"}, "greenline; fwd=request"),
         ({"data": "{}"}, "greenline; fwd=bypass"),
         ({"REMOTE_USER": "ann"}, "greenline; fwd=bypass"),
+        ({"X-" + "a" * 4_000: "x"}, "greenline; fwd=bypass"),
+        ({"X-Remote-User": "ann"}, "greenline; fwd=bypass"),
+        ({"X-Forwarded-User": "ann"}, "greenline; fwd=bypass"),
+        ({"X-Forwarded-Email": "ann@a.example"}, "greenline; fwd=bypass"),
+        ({"X-Forwarded-Groups": "staff"}, "greenline; fwd=bypass"),
+        ({"X-Forwarded-Preferred-Username": "ann"}, "greenline; fwd=bypass"),
+        ({"X-Forwarded-Access-Token": "x"}, "greenline; fwd=bypass"),
         ({"method": "POST"}, "greenline; fwd=method"),
         ({"path": "/" + "a" * 2_000}, "greenline; fwd=bypass"),
     ],
@@ -234,6 +249,23 @@ def test_a_scope_is_who_may_see_a_response(make: Any) -> None:
     for _ in range(2):
         shop.get(Authorization="one"), shop.get(Authorization="other", Cookie="a=b"), shop.get()
     assert shop.calls == 3
+
+
+def test_users_of_a_proxy_share_what_their_scope_does(make: Any) -> None:
+    """The header that names the user is not in the key: its value may be a token."""
+    shop = make(scope=lambda: "staff")
+    for user in ("ann", "bob"):
+        shop.get(X_Forwarded_User=user, X_Forwarded_Access_Token=f"of {user}")
+    assert shop.calls == 1
+
+
+def test_the_address_of_a_client_is_not_in_the_key(make: Any) -> None:
+    """Behind a proxy each client would have responses of its own."""
+    shop = make()
+    for name in ("X_Forwarded_For", "X_Original_Forwarded_For"):
+        for address in ("192.0.2.1", "192.0.2.2"):
+            shop.get(X_Forwarded_Proto="https", **{name: address})
+    assert shop.calls == 1
 
 
 def test_a_scope_of_none_is_no_group(make: Any) -> None:
