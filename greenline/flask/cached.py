@@ -9,6 +9,7 @@ invents them gets a response of its own.
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
+from inspect import signature
 from itertools import count
 from time import monotonic
 from typing import Any, ParamSpec
@@ -111,6 +112,7 @@ def cached(
 
     def decorate(view: Callable[P, Any]) -> Callable[P, Response]:
         name = f"{view.__module__}.{view.__qualname__}"
+        has_self = next(iter(signature(view).parameters), "") == "self"
 
         @wraps(view)
         def answer(*args: P.args, **kwargs: P.kwargs) -> Response:
@@ -124,8 +126,11 @@ def cached(
             refused = _why_not(environ, scope is not None)
             group = "" if refused or scope is None else scope()
             context: Any = request_ctx._get_current_object()  # type: ignore[attr-defined]
-            more = (_number_of_app(cache, context.app), *_called_with(context, args, kwargs))
-            key = "" if refused or group is None else _key(name, environ, names, group, more)
+            called_with = _called_with(context, args[has_self:], kwargs)
+            key = ""
+            if not refused and group is not None and called_with is not None:
+                more = _number_of_app(cache, context.app), called_with
+                key = _key(name, environ, names, group, more)
             if not 0 < len(key) <= MAX_KEY_LENGTH:
                 return ask(refused or "bypass")
             came = ""
@@ -239,15 +244,22 @@ def _number_of_app(cache: Cache, app: flask.Flask) -> int:
     return number
 
 
-def _called_with(context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:
-    """Return the arguments that the address does not have: a function may be called by a view."""
+def _called_with(
+    context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...] | None:
+    """
+    Return the arguments that the address does not have: a function may be called by a view.
+
+    :returns: None if one of them cannot be in a key.
+    """
     # Ours has them without a request object, which takes as long to make as all else of a hit.
     view_args = getattr(context, "view_args", None)
     if view_args is None:
         view_args = context.request.view_args
     if not args and kwargs == view_args:
         return ()
-    return filter(is_unchanging, (*args, *kwargs.values()))  # not the self of a method
+    found = args, tuple(sorted(kwargs.items()))
+    return found if is_unchanging(found) else None
 
 
 def _stored(

@@ -447,6 +447,45 @@ def test_applications_and_calls_have_responses_of_their_own() -> None:
     assert len(calls) == 4
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "status"),
+    [
+        (((), {"author": "x"}), ((), {"genre": "x"}), "hit"),
+        (((), {"author": 1, "genre": 2}), ((), {"author": 2, "genre": 1}), "hit"),
+        ((("a", 1), {}), ((("a", 1),), {}), "hit"),
+        (((("a", 1),), {}), ((), {"a": 1}), "hit"),
+        ((([1],), {}), (([2],), {}), "fwd=bypass"),
+        (((), {"ids": [1]}), ((), {"ids": [2]}), "fwd=bypass"),
+        (((), {"ids": (1, [1])}), ((), {"ids": (1, [2])}), "fwd=bypass"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [flask.Flask, Flask], ids=["flask", "ours"])
+def test_calls_by_a_view_have_responses_of_their_own(
+    kind: type[flask.Flask], one: Any, other: Any, status: str
+) -> None:
+    """By the names and values of the arguments but self; one of which no key is made is called."""
+
+    class Part:
+        @cached(Cache(MB, 60))
+        def render(self, *args: Any, **kwargs: Any) -> str:
+            return repr((args, kwargs))
+
+    app = kind("shop")
+    calls = [one, other]
+
+    @app.get("/")
+    def view() -> Any:
+        args, kwargs = calls[0]
+        return Part().render(*args, **kwargs)
+
+    for _ in range(4):
+        found = app.test_client().get("/")
+        assert found.text == repr(calls[0])
+        calls.reverse()
+    assert found.headers["Cache-Status"].startswith(f"greenline; {status}")
+
+
 def test_two_applications_share_nothing(make: Any) -> None:
     """Although their views have one name: a test may make an application for itself."""
     cache = Cache(MB, 60)
