@@ -6,9 +6,12 @@ the item goes on to Flask.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from flask import Flask
+from werkzeug.exceptions import BadHost
+from werkzeug.routing import Map
 
 from app.api import accept, cache_status, versions
 from app.api.operations import Scope
@@ -18,6 +21,8 @@ from app.store.ports import Stored
 
 JSON = ("Content-Type", accept.JSON)
 ROUTE = "greenline.route"  # read by the worker's log and metrics
+MAX_REMEMBERED_HOSTS = 100  # clients choose them
+_MAP = Map()  # as that of Flask, it has no names of hosts
 
 Environ = dict[str, Any]
 Admits = Callable[[Environ, Scope], bool]
@@ -55,10 +60,12 @@ class _KeptItems:
         kept = self._kept.get(path)
         if kept is not None and environ["REQUEST_METHOD"] == "GET":
             kept_item, scope, route = kept
-            # With a condition the answer may be 304. The right is looked up before the item: a hit
-            # is counted.
+            # With a condition the answer may be 304, and no route is for a WebSocket. The right is
+            # looked up before the item: a hit is counted.
             if (
                 "HTTP_IF_NONE_MATCH" not in environ
+                and "HTTP_UPGRADE" not in environ
+                and _is_host(environ["wsgi.url_scheme"], environ.get("HTTP_HOST"))
                 and accept.allows(environ)
                 and self._admits(environ, scope)
                 and (stored := kept_item(item_id)) is not None
@@ -70,3 +77,15 @@ class _KeptItems:
                 return [stored.json]
         answer: Iterable[bytes] = self._application(environ, start_response)
         return answer
+
+
+@lru_cache(MAX_REMEMBERED_HOSTS)
+def _is_host(scheme: str, host: str | None) -> bool:
+    """Return whether Flask would look for a route: to some hosts Werkzeug answers 400."""
+    try:
+        _MAP.bind_to_environ(
+            {"wsgi.url_scheme": scheme, "HTTP_HOST": host, "REQUEST_METHOD": "GET"}
+        )
+    except BadHost:
+        return False
+    return True

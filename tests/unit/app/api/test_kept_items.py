@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import flask
 import pytest
 from werkzeug.test import create_environ
 
+from app import factory
 from app.errors import NotFound
 from app.factory import create_app
 from app.store import tokens
@@ -69,9 +71,11 @@ def service(**more: str) -> Iterator[Shop]:
         def count(_: Any, **__: Any) -> None:
             made.asked += 1
 
-        with flask.request_started.connected_to(count, made.app):
-            yield made
-        made.app.extensions["greenline"].close()
+        try:
+            with flask.request_started.connected_to(count, made.app):
+                yield made
+        finally:
+            made.app.extensions["greenline"].close()
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +116,38 @@ def test_flask_would_answer_the_same(shop: Shop, path: str, token: str) -> None:
             assert (route, asked + 1) == (shop.environ.get("greenline.route"), shop.asked)
 
 
-def test_where_requests_are_counted_flask_is_asked() -> None:
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Connection": "Upgrade", "Upgrade": "websocket"}, "405 METHOD NOT ALLOWED"),
+        ({"Connection": "Upgrade", "Upgrade": "h2c"}, "200 OK"),
+        ({"Host": f"{'a' * 70}.example"}, "400 BAD REQUEST"),
+        ({"Host": f"{'a' * 70}.example:80"}, "400 BAD REQUEST"),
+        ({"Host": f"{'a' * 70}.example:x"}, "200 OK"),
+        ({"Host": "a..example"}, "400 BAD REQUEST"),
+        ({"Host": "a b"}, "200 OK"),
+        ({"Host": ""}, "200 OK"),
+        ({"Host": "[::1]:80"}, "200 OK"),
+        ({"Host": "b.example"}, "200 OK"),
+    ],
+    ids=str,
+)
+def test_flask_would_answer_the_same_headers(
+    shop: Shop, headers: Mapping[str, str], status: str
+) -> None:
+    """Also where it refuses the request although its path and key are right."""
+    shop.ask("/books/1", READS)
+    found = shop.ask("/books/1", READS, **headers)
+    assert found[0] == status
+    assert found == shop.ask("/books/1", READS, **headers, **BY_FLASK)
+
+
+def test_where_requests_are_counted_flask_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A request beyond the limit is refused, also for an item that is kept."""
+    # The service's own file has the requests of a test run a moment ago.
+    monkeypatch.setattr(factory, "counts_path", lambda _: tmp_path / "counts")
     with service(RATE_LIMIT="3/minute") as shop:
         found = [shop.ask("/books/1", READS)[0] for _ in range(5)]
         assert found == ["200 OK"] * 3 + ["429 TOO MANY REQUESTS"] * 2
