@@ -6,7 +6,7 @@ or narrowed is refused within that time by all workers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from functools import partial, wraps
+from functools import wraps
 from time import monotonic
 from typing import Any
 
@@ -24,6 +24,8 @@ KEY_TTL_S = 1.0
 REMEMBERED_BYTES = 10_000_000  # of about ten thousand keys
 SCHEME = "Bearer "
 USUAL = f"{SCHEME}gl_"
+ENVIRON = "greenline.grant"  # what admits() has found, for the guard
+UNKNOWN = Grant(0, frozenset())  # of a token that the store does not know
 
 Find = Callable[[str], Grant | None]
 Take = Callable[[str, MutableMapping[str, Any]], None]
@@ -58,7 +60,8 @@ class Access:
             environ = http.environ()
             header = environ.get("HTTP_AUTHORIZATION")
             try:
-                grant = known.grant(header)
+                # One look-up a request: each counts as a hit of the cache.
+                grant = known.grant(header, environ.pop(ENVIRON, None))
             except InvalidToken:
                 # Counted by address: a client that tries keys reaches the rate limit.
                 if take is not None:
@@ -78,7 +81,7 @@ class Access:
 
         return guarded
 
-    def admits(self, environ: Mapping[str, Any], scope: Scope) -> bool:
+    def admits(self, environ: MutableMapping[str, Any], scope: Scope) -> bool:
         """
         Return whether a request that is not guarded may use a right, without a wait.
 
@@ -88,7 +91,10 @@ class Access:
         """
         if self._take is not None:
             return False
-        return self._known is None or self._known.has(environ.get("HTTP_AUTHORIZATION"), scope)
+        if self._known is None:
+            return True
+        environ[ENVIRON] = grant = self._known.kept(environ.get("HTTP_AUTHORIZATION"))
+        return grant is not None and scope in grant.scopes
 
 
 def _limited(take: Take, view: View) -> View:
@@ -122,15 +128,23 @@ class Known:
         # life of a revoked key.
         self._cache = Cache(REMEMBERED_BYTES, KEY_TTL_S, name="keys", clock=clock)
 
-    def grant(self, header: str | None) -> Grant:
+    def grant(self, header: str | None, found: Grant | None = None) -> Grant:
         """
         Return the grant of the key in an Authorization header.
 
+        :param header: the header.
+        :param found: what :meth:`kept` has returned for it. Default None: it is looked up.
         :raises Unauthorized: there is no bearer token.
         :raises InvalidToken: the token is unknown or expired.
         :raises Unavailable: the store cannot be asked.
         :raises DeadlineExceeded: the request's deadline passed first.
         """
+        grant = self._looked_up(header) if found is None else found
+        if grant == UNKNOWN:
+            raise InvalidToken
+        return grant
+
+    def _looked_up(self, header: str | None) -> Grant:
         if header is None:
             raise Unauthorized
         # The usual form skips the parser: this runs at each request.
@@ -142,22 +156,20 @@ class Known:
             raise InvalidToken
         # By hash: the cache holds no usable token.
         digest = tokens.digest(token).hex()
-        grant: Grant | None = self._cache.get_or_load(digest, partial(self._find, token))
-        if grant is None:
-            raise InvalidToken
-        return grant
+        found: Grant = self._cache.get_or_load(digest, lambda: self._find(token) or UNKNOWN)
+        return found
 
-    def has(self, header: str | None, scope: Scope) -> bool:
+    def kept(self, header: str | None) -> Grant | None:
         """
-        Return whether the key in an Authorization header is known now and has the scope.
+        Return the grant of the key in an Authorization header if it is remembered now.
 
-        :param header: in the usual form; any other is False.
-        :param scope: the right.
+        :param header: in the usual form; for any other one None is returned.
+        :returns: ``UNKNOWN`` if it is remembered that there is no such key.
         """
         if header is None or not header.startswith(USUAL):
-            return False
+            return None
         grant: Grant | None = self._cache.get(tokens.digest(header[len(SCHEME) :]).hex())
-        return grant is not None and scope in grant.scopes
+        return grant
 
     def guarded(self, parts: Iterable[bytes], header: str | None, scope: Scope) -> Iterator[bytes]:
         """

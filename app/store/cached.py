@@ -64,9 +64,12 @@ class Cached(Generic[I]):
 
         :param text: its id as in a path.
         """
-        # Longer text is no id, and no key that a cache takes. The key of a page is another.
-        found = self._cache.get(f"{self.name} {text}") if len(text) <= MAX_ID_LENGTH else None
-        return found if isinstance(found, Stored) else None
+        # Longer text is no id, and no key that a cache takes; the key of a page has a space. Both
+        # are not looked up, since a page that is found counts as a hit.
+        if len(text) > MAX_ID_LENGTH or not text.isalnum():
+            return None
+        found: Stored | None = self._cache.get(f"{self.name} {text}")
+        return found
 
     def get_many(self, ids: Sequence[Any]) -> list[Stored]:
         return self._repository.get_many(ids)

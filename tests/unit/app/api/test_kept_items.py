@@ -1,5 +1,6 @@
 """app.api.kept_items: what is answered before Flask, and that Flask would answer the same."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from app.store.books import Books
 from app.store.keys import Grant, Keys
 from app.store.ports import Stored
 from config import load
+from greenline.cache import cache
 from greenline.flask import Flask
 from greenline.postgres import OpenPostgres
 
@@ -151,6 +153,36 @@ def test_where_requests_are_counted_flask_is_asked(
     with service(RATE_LIMIT="3/minute") as shop:
         found = [shop.ask("/books/1", READS)[0] for _ in range(5)]
         assert found == ["200 OK"] * 3 + ["429 TOO MANY REQUESTS"] * 2
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "hits"),
+    [
+        ("/books/1", READS, {"keys": 1, "postgres": 1}),
+        ("/books/2", READS, {"keys": 1}),
+        ("/books/1", WRITES, {"keys": 1}),
+        ("/books/1", STRANGER, {"keys": 1}),
+    ],
+    ids=["kept", "missing", "forbidden", "unknown key"],
+)
+def test_a_request_counts_a_hit_of_its_key_once(
+    path: str, token: str, hits: Mapping[str, int]
+) -> None:
+    """And one of the item only if it is answered with it."""
+    with service() as shop:
+        for known in (READS, WRITES, STRANGER):
+            shop.ask("/books/1", known)
+        before = counted_hits()
+        shop.ask(path, token)
+        assert counted_hits() - before == Counter(hits)
+
+
+def counted_hits() -> Counter[str]:
+    """Return the hits of all caches of this process, by name."""
+    hits: Counter[str] = Counter()
+    for each in cache._caches:
+        hits[each.name] += each.stats()["hits"]
+    return hits
 
 
 def test_without_keys_all_clients_are_answered() -> None:

@@ -102,13 +102,14 @@ def test_an_item_is_read_once(cached: Cached[str], numbers: Numbers, notes: list
 def test_a_kept_item_is_found_by_the_text_of_its_id(
     cached: Cached[str], numbers: Numbers, notes: list[str]
 ) -> None:
-    """As long as it is kept; nothing is read for that, and no page is taken for an item."""
+    """As long as it is kept; nothing is read for that, and a page is neither an item nor a hit."""
     shown(cached, name="1")
     assert cached.kept_item("1") is None
     cached.get(1)
     assert cached.kept_item("1") == Stored(1, 1, b"one")
     for text in ("page 1", "01", "2", "", "1" * 2_000):
         assert cached.kept_item(text) is None
+    assert cached._cache.stats()["hits"] == 1
     assert (numbers.reads, notes) == (2, ["miss", "miss"])
     cached.change([Change(1, lambda _: "changed")])
     assert cached.kept_item("1") is None
