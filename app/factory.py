@@ -163,7 +163,8 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     )
     if not settings.cache_bytes:
         return stores
-    max_bytes = settings.cache_bytes if mongo is None else max(settings.cache_bytes // 2, 1)
+    keeps_products = mongo is not None and mongo.reads_primary
+    max_bytes = max(settings.cache_bytes // 2, 1) if keeps_products else settings.cache_bytes
     # Workers of one service whose code is alike share what they load.
     code = sha256()
     for source in sorted(Path(__file__).parent.rglob("*")):
@@ -181,7 +182,7 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
 
     cache, note, products = cache_of(postgres, "postgres"), cache_status.note, stores.products
     if mongo is not None and products is not None:
-        if mongo.reads_primary:
+        if keeps_products:
             products = Cached(products, cache_of(mongo, "mongodb"), note)
         else:
             log.warning("products are not kept: MONGODB_URI reads from secondaries")
