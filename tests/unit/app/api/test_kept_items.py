@@ -15,12 +15,17 @@ from app import factory
 from app.errors import NotFound
 from app.factory import create_app
 from app.store import tokens
+from app.store.agents import Agents
+from app.store.authors import Authors
 from app.store.books import Books
+from app.store.genres import Genres
 from app.store.keys import Grant, Keys
 from app.store.ports import Stored
+from app.store.products import Products
 from config import load
 from greenline.cache import cache
 from greenline.flask import Flask
+from greenline.mongo import OpenMongo
 from greenline.postgres import OpenPostgres
 
 READS, WRITES, STRANGER = (tokens.make().text for _ in range(3))
@@ -29,11 +34,17 @@ GRANTS = {READS: Grant(1, frozenset(["read"])), WRITES: Grant(2, frozenset(["wri
 BY_FLASK = {"If-None-Match": '"0"'}
 
 
-def get(_: Any, item_id: int) -> Stored:
-    """Read the only book."""
-    if item_id != 1:
+MONGO = "mongodb://127.0.0.1:1/none"
+OBJECT_ID = "6" * 24
+# The repository of each resource, and the id of its only item.
+KEPT: dict[type, int | str] = {Books: 1, Authors: 1, Genres: 1, Agents: 1, Products: OBJECT_ID}
+
+
+def get(repository: Any, item_id: int | str) -> Stored:
+    """Read the only item."""
+    if item_id != KEPT[type(repository)]:
         raise NotFound
-    return Stored(1, 4, b'{"id":1}')
+    return Stored(item_id, 4, b'{"name":"%s"}' % repository.name.encode())
 
 
 @dataclass
@@ -65,9 +76,11 @@ def service(**more: str) -> Iterator[Shop]:
         **more,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Books, "get", get)
+        for repository in KEPT:
+            patch.setattr(repository, "get", get)
         patch.setattr(Keys, "find", lambda _, token: GRANTS.get(token))
-        patch.setattr(OpenPostgres, "feed", lambda _: None)  # what is kept gets no older
+        for opened in (OpenPostgres, OpenMongo):
+            patch.setattr(opened, "feed", lambda _: None)  # what is kept gets no older
         made = Shop(create_app(load(settings)))
 
         def count(_: Any, **__: Any) -> None:
@@ -82,40 +95,56 @@ def service(**more: str) -> Iterator[Shop]:
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[Shop]:
-    with service() as made:
+    with service(MONGODB_URI=MONGO) as made:
         yield made
 
 
-def test_a_kept_item_is_answered_before_flask() -> None:
-    with service() as shop:
-        status, headers, _ = shop.ask("/books/1", READS)
+@pytest.mark.parametrize("repository", KEPT, ids=lambda each: each.name)
+def test_a_kept_item_is_answered_before_flask(repository: Any) -> None:
+    """With all that Flask's answer has, which loaded it."""
+    name, one = repository.name, KEPT[repository]
+    with service(MONGODB_URI=MONGO) as shop:
+        status, headers, _ = shop.ask(f"/{name}/{one}", READS)
         assert headers["Cache-Status"].endswith("; fwd=miss")
         for _ in range(3):
-            found = shop.ask("/books/1", READS)
+            found = shop.ask(f"/{name}/{one}", READS)
             assert found[0] == status == "200 OK"
             assert found[1]["Cache-Status"].endswith("; hit")
         assert shop.asked == 1
-        assert shop.environ["greenline.route"] == "/books/<id:item_id>"
+        converter = "id" if isinstance(one, int) else "objectid"
+        assert shop.environ["greenline.route"] == f"/{name}/<{converter}:item_id>"
 
 
-@pytest.mark.parametrize("token", [READS, WRITES, STRANGER, "no token"])
+@pytest.mark.parametrize(
+    "token",
+    [READS, WRITES, STRANGER, "no token"],
+    ids=["reads", "writes", "unknown", "malformed"],
+)
 @pytest.mark.parametrize(
     "path",
     [
-        "/books/1", "/books/1?x=1", "/books/01", "/books/1/", "/books/2", "/books/x", "/books/",
-        "/books/1%20", "/books/page%20%7B%7D", f"/books/{'1' * 2_000}", "/book/1", "//books/1",
+        "/{name}/{one}", "/{name}/{one}?x=1", "/{name}/0{one}", "/{name}/{one}/", "/{name}/{other}",
+        "/{name}/x", "/{name}/", "/{name}/{one}%20", "/{name}/{upper}", "/{name}/%C3%A9",
+        "/{name}/page%20%7B%7D", "/{name}/{long}", "/{noun}/{one}", "//{name}/{one}",
     ],
 )  # fmt: skip
-def test_flask_would_answer_the_same(shop: Shop, path: str, token: str) -> None:
-    shop.ask("/books/1", READS)  # it is kept from now on
-    for method in ("GET", "HEAD", "OPTIONS"):
-        for accept in (None, "*/*", "application/json;q=0.5", "text/html", ""):
-            headers = {} if accept is None else {"Accept": accept}
-            found = shop.ask(path, token, method, **headers)
-            route = shop.environ.get("greenline.route")
-            asked = shop.asked
-            assert found == shop.ask(path, token, method, **headers, **BY_FLASK)
-            assert (route, asked + 1) == (shop.environ.get("greenline.route"), shop.asked)
+@pytest.mark.parametrize("repository", KEPT, ids=lambda each: each.name)
+def test_flask_would_answer_the_same(shop: Shop, repository: Any, path: str, token: str) -> None:
+    """Status, headers, body and route, whatever the path, the key and the media type."""
+    name, one = repository.name, str(KEPT[repository])
+    noun, other = name.removesuffix("s"), one.translate({ord("1"): "2", ord("6"): "a"})
+    asked = path.format(
+        name=name, noun=noun, one=one, other=other, upper=other.upper(), long="1" * 2_000
+    )
+    kept = shop.ask(f"/{name}/{one}", READS)[2]  # from now on
+    assert name.encode() in kept
+    asks = [("GET", accept) for accept in (None, "*/*", "application/json;q=0.5", "text/html", "")]
+    for method, accept in (*asks, ("HEAD", None), ("OPTIONS", None)):
+        headers = {} if accept is None else {"Accept": accept}
+        found = shop.ask(asked, token, method, **headers)
+        seen = shop.environ.get("greenline.route"), shop.asked + 1
+        assert found == shop.ask(asked, token, method, **headers, **BY_FLASK)
+        assert seen == (shop.environ.get("greenline.route"), shop.asked)
 
 
 @pytest.mark.parametrize(
