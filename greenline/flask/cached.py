@@ -13,7 +13,6 @@ from inspect import signature
 from itertools import count
 from time import monotonic
 from typing import Any, ParamSpec
-from weakref import WeakKeyDictionary
 
 import flask
 from flask.globals import request_ctx
@@ -54,7 +53,7 @@ MAX_NAMES_LENGTH = 4_000  # of the environ; with more the view answers
 NEVER_KEPT = {"no-store", "no-cache", "private", "max-age=0", "s-maxage=0"}
 STATUS = "Cache-Status"
 _next_number = count()
-_numbers: "WeakKeyDictionary[flask.Flask, int]" = WeakKeyDictionary()
+NUMBER = "greenline.flask.cached"  # in the extensions of an application
 
 
 # A response: status line and code, headers, body, and when its view began, monotonic seconds. Of a
@@ -238,10 +237,9 @@ def _number_of_app(cache: Cache, app: flask.Flask) -> int:
     """Return the number of the application, which may have been made by one factory as others."""
     if cache.shares_loads:  # the workers may number several applications in another order
         return 0
-    number = _numbers.get(app)
-    if number is None:
-        number = _numbers[app] = next(_next_number)
-    return number
+    # Not in a WeakKeyDictionary, whose look-up takes longer.
+    number: int | None = app.extensions.get(NUMBER)
+    return app.extensions.setdefault(NUMBER, next(_next_number)) if number is None else number
 
 
 def _called_with(
