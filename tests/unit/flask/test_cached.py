@@ -220,6 +220,8 @@ def test_some_responses_are_not_kept(make: Any, respond: Callable[[], Any]) -> N
         ({"REMOTE_USER": "ann"}, "greenline; fwd=bypass"),
         ({"X-" + "a" * 4_000: "x"}, "greenline; fwd=bypass"),
         ({"X-Remote-User": "ann"}, "greenline; fwd=bypass"),
+        ({"Remote-User": "ann"}, "greenline; fwd=bypass"),
+        ({"X-Auth-Request-Email": "ann@x.example"}, "greenline; fwd=bypass"),
         ({"X-Forwarded-User": "ann"}, "greenline; fwd=bypass"),
         ({"X-Forwarded-Email": "ann@a.example"}, "greenline; fwd=bypass"),
         ({"X-Forwarded-Groups": "staff"}, "greenline; fwd=bypass"),
