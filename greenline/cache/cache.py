@@ -181,8 +181,9 @@ class Cache:
 
         Of the callers that find no value, one loads. The others wait for it, each until its own
         deadline, and get its value, or its error, which is not kept. If that one is interrupted, by
-        its deadline or because its client has gone, another takes over. A caller that asks when the
-        load has taken so long that its value would be too old to be returned begins another one.
+        its deadline or because its client has gone, another takes over; a limit of the load itself
+        that passes is an error of the load. A caller that asks when the load has taken so long that
+        its value would be too old to be returned begins another one.
 
         :param key: at most 1,024 characters, str.
         :param load: returns the value. One that can change must be picklable, and each caller but
@@ -200,6 +201,7 @@ class Cache:
         :raises TypeError: the key is no str, or *tags* is one.
         """
         check_key(key)
+        has_waited = False
         while True:
             confirmed_s = self._pull()
             # Critical section: exactly one caller begins to load. Loads run outside of it, and so
@@ -232,7 +234,8 @@ class Cache:
                     if age_s < self.stale_s:
                         self._statistics.stale += 1
                     elif not loads:
-                        self._statistics.waits += 1
+                        self._statistics.waits += not has_waited
+                        has_waited = True
             if entry is not None and age_s < 0:
                 note("hit")
                 return entry.kept.value()  # type: ignore[no-any-return]
@@ -491,8 +494,7 @@ class Cache:
             for flights in (self._flights, self._invalid):
                 if flights.get(key) is flight:  # not one that began after an invalidation
                     del flights[key]
-        flight.error = error
-        flight.end()
+        flight.end(error)
 
     def _keep(self, key: str, flight: Flight, kept: Kept, ttl_s: float) -> None:
         tags = flight.tags

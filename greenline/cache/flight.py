@@ -4,10 +4,15 @@ import copy
 import threading
 from collections.abc import Collection
 
+import gevent
+
 from greenline.cache.values import Kept
 from greenline.errors import ClientGone, DeadlineExceeded
 from greenline.hub import deadline
+from greenline.hub.gevent_compat import has_ended
 from greenline.hub.request_timeout import WaitTimeout
+
+SHORT_S = 0.1  # some waits end when so much of the deadline is left: it is too short for an answer
 
 
 class NotShared(Exception):
@@ -35,7 +40,8 @@ class Flight:
     """
 
     __slots__ = (
-        "_ended", "after", "begun_s", "error", "is_valid", "kept", "loader", "tags", "ttl_s"
+        "_ended", "after", "begun_s", "error", "is_interrupted", "is_valid", "kept", "loader",
+        "tags", "ttl_s",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +55,7 @@ class Flight:
         self.is_valid = True  # until its key or one of its tags is invalidated
         self.kept: Kept | None = None
         self.error: BaseException | None = None
+        self.is_interrupted = False
         self._ended = threading.Event()
 
     @property
@@ -56,8 +63,13 @@ class Flight:
         """Whether what is written now may be missing in the value."""
         return self.after is None
 
-    def end(self) -> None:
-        """Let the waiting callers go on."""
+    def end(self, error: BaseException | None = None) -> None:
+        """
+        Let the waiting callers go on; called by the one that has loaded.
+
+        :param error: what the load has raised. Default None: it has returned.
+        """
+        self.error, self.is_interrupted = error, error is not None and is_interruption(error)
         self._ended.set()
 
     def wait_for_end(self, max_s: float) -> None:
@@ -83,7 +95,7 @@ class Flight:
         error = self.error
         if error is None:
             return self.kept
-        if is_interruption(error):
+        if self.is_interrupted:
             return None
         # Each raise adds its frames to the traceback of its object.
         if (copied := _copied(error)) is None:
@@ -102,6 +114,13 @@ def _copied(error: BaseException) -> BaseException | None:
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Return whether *error* says something about the caller that loads, and not about the load."""
-    of_caller = DeadlineExceeded | ClientGone | WaitTimeout
-    return not isinstance(error, Exception) or isinstance(error, of_caller)
+    """
+    Return whether *error* says something about this caller, which loads, and not about the load.
+    """
+    # The load may have a limit of its own, as a statement_timeout is: all callers would fail by it,
+    # one after the other.
+    if isinstance(error, DeadlineExceeded):
+        return (deadline.remaining(1.0) or 0.0) < SHORT_S
+    if isinstance(error, gevent.Timeout):
+        return not has_ended(error)
+    return not isinstance(error, Exception) or isinstance(error, ClientGone | WaitTimeout)

@@ -92,6 +92,11 @@ def check(members: tuple[tuple[Any, str, str | None], ...] = MEMBERS) -> None:
             _refuse(f"{owner.__name__}.{name}({found.replace(' ', ', ')})")
 
 
+def has_ended(timeout: gevent.Timeout) -> bool:
+    """Return whether the ``with`` block of *timeout*, or its ``close()``, is behind us."""
+    return not hasattr(getattr(timeout, "timer", None), "loop")
+
+
 @contextmanager
 def dead_proxies_allowed() -> Iterator[None]:
     """Let gevent patch threading in the block while a ``weakref.proxy`` has outlived its object."""

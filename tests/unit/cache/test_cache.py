@@ -185,6 +185,73 @@ def test_another_one_takes_over_from_a_load_that_is_interrupted(is_killed: bool)
     first.join()
 
 
+def wait_too_long() -> None:
+    """Wait beyond a deadline of this function."""
+    with deadline.limit(0.02):
+        deadline.wait_in(gevent.sleep, 30)
+
+
+def end_too_late() -> None:
+    """Wait beyond a timeout of this function."""
+    with gevent.Timeout(0.02):
+        gevent.sleep(30)
+
+
+def be_cancelled() -> None:
+    """Fail as a query does that the server has ended."""
+    gevent.sleep(0.02)
+    raise DeadlineExceeded
+
+
+@pytest.mark.parametrize("load", [wait_too_long, end_too_late, be_cancelled])
+@pytest.mark.parametrize("limit_s", [60, None], ids=["with a deadline", "without one"])
+def test_a_limit_of_the_load_is_a_failure_for_all(
+    load: Callable[[], None], limit_s: float | None
+) -> None:
+    """They would fail by it one after the other."""
+    cache = Cache(MB, 60)
+
+    def ask() -> None:
+        if limit_s is None:
+            cache.get_or_load("k", load)
+        else:
+            with deadline.limit(limit_s):
+                cache.get_or_load("k", load)
+
+    jobs = spawn(20, ask)
+    gevent.joinall(jobs, timeout=10)
+    assert {type(job.exception) for job in jobs} <= {DeadlineExceeded, gevent.Timeout}
+    stats = cache.stats()
+    assert (stats["loads"], stats["waits"]) == (1, 19)
+
+
+def test_a_timeout_around_the_caller_that_loads_is_its_own() -> None:
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+
+    def hurry() -> str:
+        with gevent.Timeout(0.02):
+            return cache.get_or_load("k", load)
+
+    (first,) = spawn(1, hurry)
+    others = spawn(5, lambda: cache.get_or_load("k", load))
+    wait_until(lambda: load.count == 2, "the second load")
+    load.may_end.set()
+    assert {job.get(timeout=10) for job in others} == {"load 2"}
+    assert isinstance(first.exception, gevent.Timeout)
+
+
+def test_a_caller_that_waits_for_several_loads_counts_once() -> None:
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+    jobs = spawn(10, lambda: cache.get_or_load("k", load))
+    for number, job in enumerate(jobs[:5], 1):
+        wait_until(lambda number=number: load.count == number, "the next load")
+        job.kill()
+    wait_until(lambda: load.count == 6, "the last load")
+    load.may_end.set()
+    gevent.joinall(jobs[5:], timeout=10, raise_error=True)
+    assert cache.stats()["waits"] == 9
+
+
 def test_the_deadline_of_one_who_waits_is_its_own() -> None:
     """It ends alone."""
     cache, load = Cache(MB, 60), Loads(blocks=True)
