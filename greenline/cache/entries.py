@@ -10,18 +10,18 @@ from greenline.cache.statistics import CacheStatistics
 from greenline.cache.values import Kept
 
 # Memory of an entry beside its key and value: objects of this module, dicts of cachetools; of its
-# place at a tag; and of a tag, however many have it, beside its text.
-ENTRY_BYTES, PLACE_BYTES, TAG_BYTES = 385, 8, 170
+# place at a tag, in a tuple and a dict; and of a tag, however many have it, beside its text.
+ENTRY_BYTES, PLACE_BYTES, TAG_BYTES = 385, 40, 270
 
 
 class Tag:
     """A tag, until it is invalidated; afterwards another one has its text."""
 
-    __slots__ = ("entries", "is_valid", "text")
+    __slots__ = ("is_valid", "keys", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.entries = 0
+        self.keys: dict[str, None] = {}  # of the entries that have it
         self.is_valid = True
 
 
@@ -53,6 +53,7 @@ class Entries(LRUCache):  # type: ignore[type-arg]
         super().__init__(max_bytes, lambda entry: entry.size_bytes)
         self._statistics = statistics
         self._tags: dict[str, Tag] = {}
+        self._invalid: dict[Tag, None] = {}  # those that entries still have
         self._tags_bytes = 0
 
     def find(self, key: str) -> Entry | None:
@@ -68,8 +69,8 @@ class Entries(LRUCache):  # type: ignore[type-arg]
     def keep(self, key: str, entry: Entry, tags: Collection[str]) -> None:
         """Keep *entry*, which fits; others make room for it."""
         self.pop(key, None)  # with its tags, which may be others
-        self[key] = entry._replace(tags=tuple(map(self._tag, tags)))
-        # Not this one, which is the last used one.
+        self[key] = entry._replace(tags=tuple(self._tag(tag, key) for tag in tags))
+        # Not this one, which is valid, and the last used one.
         while self.size_bytes() > self.maxsize:
             self.popitem()
 
@@ -82,39 +83,50 @@ class Entries(LRUCache):  # type: ignore[type-arg]
         # However many they are, it takes one step: each goes when it is looked up, or makes room.
         if (found := self._tags.pop(tag, None)) is not None:
             found.is_valid = False
+            self._invalid[found] = None
 
     def size_bytes(self) -> int:
         """Return the memory of the entries and of their tags."""
         return int(self.currsize) + self._tags_bytes
 
-    def _tag(self, text: str) -> Tag:
+    def _tag(self, text: str, key: str) -> Tag:
         """Return the tag of an entry that is added."""
         tag = self._tags.get(text)
         if tag is None:
             tag = self._tags[text] = Tag(text)
             self._tags_bytes += _bytes_of_tag(text)
-        tag.entries += 1
+        tag.keys[key] = None
         return tag
 
     def __delitem__(self, key: str) -> None:
         entry = LRUCache.__getitem__(self, key)
         super().__delitem__(key)
         for tag in entry.tags:
-            tag.entries -= 1
-            if not tag.entries:
+            tag.keys.pop(key, None)
+            if not tag.keys:
                 self._tags_bytes -= _bytes_of_tag(tag.text)
                 if tag.is_valid:
                     del self._tags[tag.text]
+                else:
+                    del self._invalid[tag]
 
     def popitem(self) -> Any:
-        self._statistics.evictions += 1
-        return super().popitem()
+        if not self._invalid:
+            self._statistics.evictions += 1
+            return super().popitem()
+        # What a tag has invalidated makes room first. By popitem(): to find the first or the last
+        # key of a dict otherwise takes a step for each that was deleted.
+        tag, _ = self._invalid.popitem()
+        self._invalid[tag] = None
+        key, _ = tag.keys.popitem()
+        return key, self.pop(key)
 
     def clear(self) -> None:
         evictions = self._statistics.evictions
         super().clear()  # some versions call popitem()
         self._statistics.evictions = evictions
         self._tags.clear()
+        self._invalid.clear()
         self._tags_bytes = 0
 
 

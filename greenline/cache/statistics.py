@@ -11,7 +11,7 @@ class CacheStatistics:
     - ``loads``: loads that began.
     - ``shared``: those for which another worker of the host had loaded.
     - ``failures``: loads that raised an error.
-    - ``evictions``: values that made room for others.
+    - ``evictions``: values that made room for others, and that no tag had invalidated.
     - ``invalidations``: calls that invalidated a key, a tag or everything.
     - ``too_large``: values that were not kept, because the cache may have fewer bytes.
     """

@@ -497,6 +497,28 @@ def test_a_tag_of_many_values_is_invalidated_in_one_step() -> None:
     assert cache._entries._tags_bytes == 0
 
 
+def test_what_a_tag_has_invalidated_makes_room_first() -> None:
+    """Also where it was used last; the values that are still good stay, and none is evicted."""
+    cache = Cache(200_000, 60)
+
+    def fill(name: str, *tags: str) -> None:
+        for number in range(50):
+            cache.get_or_load(f"{name} {number}", lambda: b"x" * 1_400, tags=tags)
+
+    fill("item")
+    fill("page", "pages", "all pages")
+    assert len(cache) == 100
+    cache.invalidate(tag="pages")
+    fill("new", "pages")
+    assert [cache.get(f"item {number}") is None for number in range(50)] == [False] * 50
+    assert [cache.get(f"new {number}") is None for number in range(50)] == [False] * 50
+    assert cache.stats()["evictions"] == 0
+    cache.invalidate(tag="pages")
+    for number in range(50):
+        assert (cache.get(f"new {number}"), cache.get(f"page {number}")) == (None, None)
+    assert cache._entries._invalid == {}  # no tag outlives its entries
+
+
 def test_a_value_has_the_tags_of_its_last_load(clock: Clock) -> None:
     """Not those of the one that it replaces."""
     cache = Cache(MB, 10, clock=clock)
