@@ -8,7 +8,7 @@ caller gets a copy, which it may change. Only what a process of this user has pi
 import pickle  # nosec B403
 import sys
 from collections.abc import Collection
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -91,4 +91,20 @@ def _parts(value: Any) -> Collection[Any] | None:
 
 
 def _size_bytes(value: Any) -> int:
-    return sys.getsizeof(value) + sum(map(_size_bytes, _parts(value) or ()))
+    return _own_bytes(value) + sum(map(_size_bytes, _parts(value) or ()))
+
+
+def _own_bytes(value: Any) -> int:
+    """Return the memory of *value* without its parts."""
+    size_bytes, kind = sys.getsizeof(value), type(value)
+    if kind is str and not value.isascii():
+        # CPython keeps the UTF-8 of a text that was encoded once, by msgspec.json for instance.
+        size_bytes += len(value.encode(errors="surrogatepass")) + 1
+    elif kind is UUID:
+        size_bytes += sys.getsizeof(value.int)
+    elif kind is datetime or kind is time:
+        zone = value.tzinfo
+        # Other classes share theirs: zoneinfo, psycopg2.
+        if type(zone) is timezone and zone is not UTC:
+            size_bytes += sys.getsizeof(zone) + sys.getsizeof(zone.utcoffset(None))
+    return size_bytes
