@@ -38,7 +38,6 @@ from greenline.telemetry import counters
 log = logging.getLogger(__name__)
 
 RETRY_S, MAX_FAILED, MAX_INVALIDATED = 1.0, 1_000, 1_000
-MAX_WAIT_S = 5.0  # for the end of a load that was invalidated: it may be stuck
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -425,7 +424,7 @@ class Cache:
     def _begin(self, key: str, flight: Flight, after: Flight) -> None:
         """Begin to load when the load before it has ended."""
         if after.loader != flight.loader:  # one that asks for its own key cannot wait for itself
-            after.wait_for_end(MAX_WAIT_S)
+            after.wait_for_end()
         with self._lock:
             if self._invalid.get(key) is after:  # it is stuck: the next ones need not wait as well
                 del self._invalid[key]

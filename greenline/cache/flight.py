@@ -12,6 +12,7 @@ from greenline.hub import deadline
 from greenline.hub.gevent_compat import has_ended
 from greenline.hub.request_timeout import WaitTimeout
 
+MAX_WAIT_S = 5.0  # for a load that may be stuck
 SHORT_S = 0.1  # some waits end when so much of the deadline is left: it is too short for an answer
 
 
@@ -72,15 +73,9 @@ class Flight:
         self.error, self.is_interrupted = error, error is not None and is_interruption(error)
         self._ended.set()
 
-    def wait_for_end(self, max_s: float) -> None:
-        """
-        Wait until the load has ended, however that is, or *max_s* seconds.
-
-        :raises DeadlineExceeded: the caller's own deadline passed first.
-        """
-        left_s = deadline.remaining(max_s)
-        if not self._ended.wait(left_s) and left_s != max_s:
-            raise DeadlineExceeded
+    def wait_for_end(self) -> None:
+        """Wait until the load has ended, however that is, or seems to be stuck."""
+        self._ended.wait(patience_s())
 
     def wait(self) -> Kept | None:
         """
@@ -101,6 +96,12 @@ class Flight:
         if (copied := _copied(error)) is None:
             raise error
         raise copied from error
+
+
+def patience_s() -> float:
+    """Return for how many seconds to wait for a load that may be stuck, before another one."""
+    # Half of the time of a caller is for the load of its own.
+    return (deadline.remaining(2 * MAX_WAIT_S) or 0.0) / 2
 
 
 def _copied(error: BaseException) -> BaseException | None:

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from greenline.cache.flight import patience_s
 from greenline.cache.values import Kept
-from greenline.errors import DeadlineExceeded
-from greenline.hub import deadline
 from greenline.slots.file import lock, other_lock, unlock
 from greenline.slots.location import open_mapped, path
 
@@ -34,7 +33,7 @@ MAX_RECORD_BYTES = RING_BYTES // 4
 HEAD = struct.Struct("=qII")  # of a record: the key's number, the checksum and the length
 WRITE_LOCK = 0  # the offset that a writer locks; a key has an even one, and the odd one behind it
 POLL_S, MAX_POLL_S = 0.001, 0.02
-MAX_WAIT_S = 5.0  # the worker that loads may be stuck
+STUCK_S, MAX_STUCK = 60.0, 1_000
 
 
 class Loaded(NamedTuple):
@@ -64,6 +63,8 @@ class SharedLoads:
         self._cells = memoryview(self._memory).cast("q")
         # The locks of a file exclude other processes alone.
         self._mine: set[int] = set()  # the keys that this process loads
+        # Until when a key is not waited for, because a caller has waited in vain.
+        self._stuck_until_s: dict[int, float] = {}
         self._writing = threading.Lock()
         _all.add(self)
 
@@ -73,7 +74,6 @@ class SharedLoads:
         Take the turn to load *key* for the length of the block; where another worker has it, wait.
 
         :returns: what the other one has loaded; None: load it.
-        :raises DeadlineExceeded: the caller's deadline passed first.
         """
         if self._file.closed:  # in a forked child
             yield None
@@ -83,9 +83,13 @@ class SharedLoads:
             yield None
             return
         if not lock(fd, number):
+            if time.monotonic() < self._stuck_until_s.get(number, 0.0):
+                yield None
+                return
             self._wait(fd, number)
             yield self._found(key, number, position)
             return
+        self._stuck_until_s.pop(number, None)
         self._mine.add(number)
         try:
             yield None
@@ -128,14 +132,15 @@ class SharedLoads:
         # Tells that worker that its value is wanted.
         lock(fd, number + 1, is_shared=True)
         try:
-            pause_s, until_s = POLL_S, time.monotonic() + MAX_WAIT_S
+            pause_s, until_s = POLL_S, time.monotonic() + patience_s()
             while not (is_over := lock(fd, number)) and time.monotonic() < until_s:
-                left_s = deadline.remaining(MAX_WAIT_S) or 0.0
-                if left_s <= 0:
-                    raise DeadlineExceeded
-                time.sleep(min(pause_s, left_s))
+                time.sleep(min(pause_s, max(until_s - time.monotonic(), 0.0)))
                 pause_s = min(2 * pause_s, MAX_POLL_S)
-            if is_over and number not in self._mine:
+            if not is_over:
+                if len(self._stuck_until_s) >= MAX_STUCK:
+                    self._stuck_until_s.clear()
+                self._stuck_until_s[number] = time.monotonic() + STUCK_S
+            elif number not in self._mine:
                 unlock(fd, number)
         finally:
             unlock(fd, number + 1)

@@ -25,7 +25,7 @@ from greenline.cache.shared import (
     _number,
 )
 from greenline.cache.values import keep
-from greenline.errors import ConfigError, DeadlineExceeded, StoreDown
+from greenline.errors import ConfigError, StoreDown
 from greenline.hub import deadline
 from greenline.slots.file import lock
 from tests.helpers.support import CHECKOUT, wait_until
@@ -227,23 +227,41 @@ assert {{each.get() for each in found}} == {{"value"}}
     assert (tmp_path / "loads").read_text() == "x"
 
 
-def test_each_waits_until_its_own_deadline(workers: list[Worker]) -> None:
-    """The next one waits again."""
+def test_half_of_the_time_of_one_who_waits_is_for_a_load_of_its_own(workers: list[Worker]) -> None:
     one, other = workers[:2]
-    loading = gevent.spawn(one.get, "value", 2.0)
+    loading = gevent.spawn(one.get, "value", 30.0)
     wait_until(lambda: one.loads, "the load")
-    with deadline.limit(0.05), pytest.raises(DeadlineExceeded):
-        other.get()
-    assert other.get() == "value"
-    assert other.loads == 0
-    loading.get()
+    with deadline.limit(1.0):
+        assert other.get("mine", 0.2) == "mine"
+    loading.kill()
+
+
+def test_a_load_that_was_waited_for_in_vain_is_not_waited_for_again(
+    workers: list[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it ends."""
+    monkeypatch.setattr("greenline.cache.flight.MAX_WAIT_S", 0.5)
+    one, other = workers[:2]
+    loading = gevent.spawn(one.get, "value", 60.0)
+    wait_until(lambda: one.loads, "the load")
+    began_s = time.monotonic()
+    for number in range(5):
+        assert other.get(number) == number
+        other.cache.invalidate("k")
+    assert time.monotonic() - began_s < 2 * 0.5
+    loading.kill()
+    assert other.get(5) == 5
+    other.cache.invalidate("k")
+    loading = gevent.spawn(one.get, "new", 0.1)
+    wait_until(lambda: one.loads == 2, "the load")
+    assert other.get(6) == "new"
 
 
 def test_a_worker_that_is_stuck_is_waited_for_so_long(
     workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its hub is blocked, for instance: the others can load."""
-    monkeypatch.setattr(shared, "MAX_WAIT_S", 0.2)
+    monkeypatch.setattr("greenline.cache.flight.MAX_WAIT_S", 0.2)
     one, other = workers[:2]
     loading = gevent.spawn(one.get, "value", 30.0)
     wait_until(lambda: one.loads, "the load")
@@ -281,12 +299,13 @@ def test_a_load_that_does_not_wait_for_one_that_is_stuck_leaves_the_turn_to_that
     workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The locks of a file do not exclude their own process."""
-    monkeypatch.setattr("greenline.cache.cache.MAX_WAIT_S", 0.01)
     one, other = workers[:2]
     first = gevent.spawn(one.get, "old", 0.5)
     wait_until(lambda: one.loads, "the load")
     one.cache.invalidate("k")
-    assert one.get("new") == "new"
+    with monkeypatch.context() as patch:
+        patch.setattr("greenline.cache.flight.MAX_WAIT_S", 0.01)
+        assert one.get("new") == "new"
     waiting = gevent.spawn(other.get, "mine")
     gevent.sleep(0.1)
     assert other.loads == 0
@@ -355,8 +374,7 @@ def test_a_forked_child_loads_for_itself(tmp_path: Path) -> None:
             with own.turn("k") as found:
                 os._exit(0 if found is None else 1)
         assert os.waitpid(pid, 0)[1] == 0
-        with deadline.limit(0.05), pytest.raises(DeadlineExceeded), other.turn("k"):
-            pass
+        assert not lock(other._file.fileno(), _number("k"))
     own.close()
     other.close()
 
