@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection
 from functools import wraps
 from inspect import iscoroutinefunction, signature
@@ -103,6 +104,9 @@ class Cache:
         self._release = release
         self._statistics = statistics = CacheStatistics()
         self._lock = threading.Lock()
+        # The key and tag of each invalidation to come, None for everything. A critical section that
+        # looks at values or loads begins with them.
+        self._pending: deque[tuple[str | None, str | None] | None] = deque()
         self._entries = Entries(max_bytes, statistics)
         self._flights: dict[str, Flight] = {}
         # Those that were invalidated and have not ended.
@@ -156,6 +160,8 @@ class Cache:
         check_key(key)
         confirmed_s = self._pull()
         with self._lock:
+            if self._pending:
+                self._invalidate_pending()
             now_s, entry = self._clock(), self._entries.find(key)
             if (
                 entry is None
@@ -206,6 +212,8 @@ class Cache:
             # Critical section: exactly one caller begins to load. Loads run outside of it, and so
             # does what a value runs when it is unpickled.
             with self._lock:
+                if self._pending:
+                    self._invalidate_pending()
                 now_s = self._clock()
                 entry = self._entries.find(key)
                 if entry is not None and not self._is_current(entry, now_s, confirmed_s):
@@ -329,23 +337,40 @@ class Cache:
             check_str("tag", tag)
         if key is None and tag is None:
             raise TypeError("invalidate() needs a key or a tag; clear() forgets everything")
-        with self._lock:
+        self._invalidate((key, tag))
+
+    def clear(self) -> None:
+        """Forget all values; also those that are loaded now."""
+        self._invalidate(None)
+
+    def _invalidate(self, names: tuple[str | None, str | None] | None) -> None:
+        self._pending.append(names)
+        # It does not wait: this may be a finalizer that garbage collection has called in a critical
+        # section of the same thread.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._invalidate_pending()
+            finally:
+                self._lock.release()
+
+    def _invalidate_pending(self) -> None:
+        """Invalidate what is pending; the lock is held."""
+        while self._pending:
+            names = self._pending.popleft()
+            self._statistics.invalidations += 1
+            if names is None:
+                self._all_invalidated_s = self._clock()
+                self._entries.clear()
+                self._leave(list(self._flights))
+                continue
+            key, tag = names
             if self._shared is not None:
                 self._note_invalidation(key, tag)
-            self._statistics.invalidations += 1
             if key is not None:
                 self._entries.pop(key, None)
             if tag is not None:
                 self._entries.invalidate(tag)
             self._leave([k for k, f in self._flights.items() if k == key or tag in f.tags])
-
-    def clear(self) -> None:
-        """Forget all values; also those that are loaded now."""
-        with self._lock:
-            self._all_invalidated_s = self._clock()
-            self._statistics.invalidations += 1
-            self._entries.clear()
-            self._leave(list(self._flights))
 
     def _leave(self, keys: Collection[str]) -> None:
         """Keep nothing of those loads of *keys* that have begun; the next callers get another's."""
@@ -374,6 +399,7 @@ class Cache:
         """Return what may be returned in place of the error of a load that has ended now."""
         confirmed_s = self._pull()
         with self._lock:
+            self._invalidate_pending()
             now_s, entry = self._clock(), self._entries.find(key)
             if (
                 entry is None
@@ -475,6 +501,7 @@ class Cache:
         """Return whether a value that another worker has loaded is one that this one might have."""
         confirmed_s = self._pull()
         with self._lock:
+            self._invalidate_pending()
             now_s = self._clock()
             # What this worker has seen invalidated since may be missing in it.
             last_s = max(
@@ -499,6 +526,7 @@ class Cache:
         tags = flight.tags
         entry = made(key, kept, flight.begun_s, ttl_s, tags)
         with self._lock:
+            self._invalidate_pending()
             if not flight.is_valid:
                 return
             fits = self._entries.fits(entry, tags)

@@ -580,6 +580,51 @@ print(cache.get_or_load("k", user.get))
     assert (done.stdout, done.stderr) == ("me\nme\nnone\n", "")
 
 
+@pytest.mark.parametrize("patch", ["", "from greenline.patch import patch_all; patch_all()"])
+def test_a_finalizer_may_invalidate(patch: str) -> None:
+    """Garbage collection calls it in the middle of any work of the cache."""
+    program = f"""
+{patch}
+import faulthandler, weakref
+from greenline.cache import Cache
+faulthandler.dump_traceback_later(30, exit=True)
+cache = Cache(1 << 20, 60)
+class Session:
+    def __init__(self, number):
+        self.me = self
+        weakref.finalize(self, cache.invalidate, f"k{{number}}")
+        if number % 9 == 0:
+            weakref.finalize(self, cache.clear)
+for number in range(10_000):
+    Session(number)
+    cache.get_or_load(f"k{{number}}", lambda: number, tags=[f"t{{number % 7}}"])
+print("ended")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("ended\n", "")
+
+
+def test_what_is_invalidated_in_the_middle_of_other_work_is_not_returned_after_it() -> None:
+    """Neither a value that is kept nor one that is loaded now."""
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+    cache.get_or_load("kept", lambda: 1, tags=["t"])
+    (job,) = spawn(1, lambda: cache.get_or_load("k", load))
+    with cache._lock:
+        cache.invalidate(tag="t")
+        cache.invalidate("k")
+    assert cache.get("kept") is None
+    load.may_end.set()
+    assert job.get(timeout=10) == "load 1"
+    assert cache.get("k") is None
+    cache.get_or_load("kept", lambda: 1)
+    with cache._lock:
+        cache.clear()
+    assert cache.get_or_load("kept", lambda: 2) == 2
+    assert cache.stats()["invalidations"] == 3
+
+
 def test_others_stay_when_one_is_invalidated() -> None:
     """By tag and by key; an unknown name changes nothing."""
     cache = Cache(MB, 60)
