@@ -1,7 +1,6 @@
 """Refuse what a cache cannot work with, by an error that names the argument and what it is."""
 
 from contextlib import suppress
-from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -76,7 +75,6 @@ def checked(tags: Any, ttl_s: Any) -> tuple[str, ...]:
     raise TypeError(f"tags is {tags!r:.40}; a collection of str is needed")
 
 
-@lru_cache(100)
 def _unique(tags: tuple[Any, ...]) -> tuple[str, ...]:
     """Return *tags* once each; raise an error if they cannot be tags."""
     if any(type(tag) is not str for tag in tags):

@@ -116,9 +116,9 @@ class Cache:
         self._functions = count()
         if feed is not None:
             feed.attach(self)
-        # When each key or tag was invalidated last, and everything else at the latest: what was
-        # before the feed was read is not known.
-        self._invalidated_s: dict[str, float] = {}
+        # When each key or tag was invalidated last, by its hash, and everything else at the latest:
+        # what was before the feed was read is not known.
+        self._invalidated_s: dict[int, float] = {}
         self._all_invalidated_s = clock()
         _count(self)
         _caches.add(self)
@@ -325,7 +325,8 @@ class Cache:
         """
         Forget the value of *key*, all values with *tag*, or both; also those that are loaded now.
 
-        Call it before and after a write whose outcome is unknown, and after any other one.
+        Call it before and after a write whose outcome is unknown, and after any other one. A name
+        that is too long for a key or tag has no effect.
 
         :param key: str, default None: no key.
         :param tag: str, default None: no tag.
@@ -337,7 +338,7 @@ class Cache:
             check_str("tag", tag)
         if key is None and tag is None:
             raise TypeError("invalidate() needs a key or a tag; clear() forgets everything")
-        self._invalidate((key, tag))
+        self._invalidate((_possible(key), _possible(tag)))
 
     def clear(self) -> None:
         """Forget all values; also those that are loaded now."""
@@ -495,7 +496,8 @@ class Cache:
             self._all_invalidated_s = now_s
         for name in names:
             if name is not None:
-                self._invalidated_s[name] = now_s
+                # Not the text, which may be long. Two names with one hash count as one.
+                self._invalidated_s[hash(name)] = now_s
 
     def _is_usable(self, found: Loaded, key: str, tags: Collection[str]) -> bool:
         """Return whether a value that another worker has loaded is one that this one might have."""
@@ -506,7 +508,7 @@ class Cache:
             # What this worker has seen invalidated since may be missing in it.
             last_s = max(
                 self._all_invalidated_s,
-                *(self._invalidated_s.get(name, 0.0) for name in (key, *tags)),
+                *(self._invalidated_s.get(hash(name), 0.0) for name in (key, *tags)),
             )
         return found.begun_s > last_s and self._may_wait_for(found, now_s, confirmed_s)
 
@@ -535,6 +537,11 @@ class Cache:
                 self._entries.pop(key, None)
                 return
             self._entries.keep(key, entry, tags)
+
+
+def _possible(name: str | None) -> str | None:
+    """Return *name*, None where it is too long for the key or a tag of a value."""
+    return name if name is None or len(name) <= MAX_KEY_LENGTH else None
 
 
 def _count(cache: Cache) -> None:

@@ -625,6 +625,27 @@ def test_what_is_invalidated_in_the_middle_of_other_work_is_not_returned_after_i
     assert cache.stats()["invalidations"] == 3
 
 
+def test_what_invalidates_is_not_kept() -> None:
+    """Neither a name that no value can have, nor the text of one that some may have, nor tags."""
+    cache, small = Cache(MB, 60, shared_loads="test of memory"), Cache(1_000, 60)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(50):
+        cache.invalidate(f"{number}{'k' * MB}", tag=f"{number}{'t' * MB}")
+    for number in range(900):
+        cache.invalidate(f"{number}{'k' * 1_000}")
+    for number in range(100):
+        tags = [f"{number} {tag} {'t' * 900}" for tag in range(100)]
+        small.get_or_load("k", lambda: 1, tags=tags)
+    gc.collect()
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert cache._shared is not None
+    cache._shared.close()
+    assert used < 200_000
+    assert cache.stats()["invalidations"] == 950
+
+
 def test_others_stay_when_one_is_invalidated() -> None:
     """By tag and by key; an unknown name changes nothing."""
     cache = Cache(MB, 60)
