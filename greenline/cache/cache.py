@@ -263,10 +263,9 @@ class Cache:
             except NotShared:
                 raise
             except Exception:
-                kept = self.kept_for_an_error(key)
+                kept = self.kept_for_an_error(key, note)
                 if kept is None:
                     raise
-                note("stale")
                 return kept.value()  # type: ignore[no-any-return]
 
     def cached(
@@ -396,8 +395,10 @@ class Cache:
         is_young = now_s - load.begun_s < load.ttl_s + max(self.stale_s, self._stale_if_error_s)
         return is_young and self._is_current(load, now_s, max(confirmed_s, 0.0))
 
-    def kept_for_an_error(self, key: str) -> Kept | None:
-        """Return what may be returned in place of the error of a load that has ended now."""
+    def kept_for_an_error(self, key: str, note: Callable[[str], object]) -> Kept | None:
+        """
+        Return what may be returned in place of the error of a load that has ended now, and note it.
+        """
         confirmed_s = self._pull()
         with self._lock:
             self._invalidate_pending()
@@ -405,11 +406,14 @@ class Cache:
             if (
                 entry is None
                 or not self._is_current(entry, now_s, confirmed_s)
-                or now_s - entry.begun_s - entry.ttl_s >= self._stale_if_error_s
+                or (age_s := now_s - entry.begun_s - entry.ttl_s) >= self._stale_if_error_s
             ):
                 return None
-            self._statistics.stale += 1
-            return entry.kept
+            is_fresh = age_s < 0  # another load has ended before
+            self._statistics.hits += is_fresh
+            self._statistics.stale += not is_fresh
+        note("hit" if is_fresh else "stale")
+        return entry.kept
 
     def _load_apart(self, key: str, flight: Flight, load: Callable[[], object]) -> None:
         """Load in a thread, which is a greenlet where the standard library is patched."""

@@ -162,11 +162,11 @@ def cached(
                 stored = cache.get_or_load(key, load, tags=tags, ttl_s=ttl_s, note=note)
             except NotShared as error:
                 stored = None
-                if not error.forgets and (kept := cache.kept_for_an_error(key)) is not None:
-                    stored, came = kept.value(), "stale"
+                if not error.forgets and (kept := cache.kept_for_an_error(key, note)) is not None:
+                    stored = kept.value()
             except _Failed as failed:
                 stored = failed.stored
-            if mine and (came != "stale" or stored is None):
+            if mine and (came == "miss" or stored is None):
                 if isinstance(mine[0], HTTPException):
                     raise mine[0]
                 return mine[0] if stored is None else _conditional(mine[0], environ)

@@ -979,6 +979,24 @@ def test_where_a_value_comes_from_is_noted(clock: Clock) -> None:
     assert noted == [["miss"], ["collapsed"], ["hit"], ["miss", "stale"]]
 
 
+def test_the_fresh_value_of_another_load_in_place_of_an_error_is_a_hit() -> None:
+    """Where the load that fails was invalidated, and the next one has ended sooner."""
+    cache, old = Cache(MB, 60), Loads(blocks=True)
+    old.error = StoreDown()
+    noted: list[str] = []
+    first, second = (
+        spawn(1, lambda: cache.get_or_load("k", old, note=noted.append))[0] for _ in range(2)
+    )
+    cache.invalidate("k")
+    with deadline.limit(0.02):
+        assert cache.get_or_load("k", lambda: "new") == "new"
+    old.may_end.set()
+    assert (first.get(timeout=10), second.get(timeout=10)) == ("new", "new")
+    assert noted == ["miss", "collapsed", "hit", "hit"]
+    stats = cache.stats()
+    assert (stats["hits"], stats["stale"]) == (2, 0)
+
+
 def test_a_load_that_takes_longer_than_its_value_is_fresh_is_not_waited_for(clock: Clock) -> None:
     """Its value would be older than any that the cache returns."""
     cache, begun = Cache(MB, 10, clock=clock), []
