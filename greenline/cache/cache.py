@@ -489,8 +489,8 @@ class Cache:
             flight.begun_s = self._clock()
             value = self._loaded(key, flight, load)
             self._pull()
-            if flight.kept is not None and flight.is_valid:
-                shared.publish(shared_key, Loaded(flight.kept, flight.begun_s, flight.ttl_s))
+            kept = flight.kept if flight.is_valid else None
+            shared.publish(shared_key, kept and Loaded(kept, flight.begun_s, flight.ttl_s))
             return value
 
     def _note_invalidation(self, *names: str | None) -> None:

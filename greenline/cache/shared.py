@@ -2,9 +2,10 @@
 Load a key once for all workers of a host.
 
 A worker that loads holds a lock on the key, which the kernel releases however the worker ends. The
-others wait for it, and then look for what was loaded in a ring in shared memory. Where nothing is
-there for them, each loads by itself: after an error, after the end of the worker, where the value
-is too large. So each waits once.
+others wait for it, and then look for what was loaded in a ring in shared memory. If it has failed,
+or its value is too large, the ring says so, and each loads by itself. If nothing is there, because
+the worker was killed or its request interrupted, one of them has the lock now and loads, and the
+others go on waiting.
 """
 
 import os
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from greenline.cache.flight import patience_s
+from greenline.cache.flight import is_interruption, patience_s
 from greenline.cache.values import Kept
 from greenline.slots.file import lock, other_lock, unlock
 from greenline.slots.location import open_mapped, path
@@ -82,24 +83,33 @@ class SharedLoads:
         if number in self._mine:  # a load that was invalidated meanwhile
             yield None
             return
-        if not lock(fd, number):
-            if time.monotonic() < self._stuck_until_s.get(number, 0.0):
-                yield None
-                return
-            self._wait(fd, number)
-            yield self._found(key, number, position)
+        if lock(fd, number):
+            self._stuck_until_s.pop(number, None)
+        elif time.monotonic() < self._stuck_until_s.get(number, 0.0):
+            yield None
             return
-        self._stuck_until_s.pop(number, None)
+        elif published := self._wait(fd, key, number, position):
+            yield published[-1]
+            return
         self._mine.add(number)
         try:
             yield None
+        except BaseException as error:
+            # An interruption says nothing about the load of the next one.
+            if not is_interruption(error):
+                self.publish(key, None)
+            raise
         finally:
             self._mine.discard(number)
             if not self._file.closed:
                 unlock(fd, number)
 
-    def publish(self, key: str, loaded: Loaded) -> None:
-        """Give *loaded* to those that wait for *key*; call it in the block of :meth:`turn`."""
+    def publish(self, key: str, loaded: Loaded | None) -> None:
+        """
+        Give *loaded* to those that wait for *key*; call it in the block of :meth:`turn`.
+
+        :param loaded: None: each of them loads by itself.
+        """
         if self._file.closed:
             return
         fd, number = self._file.fileno(), _number(key)
@@ -107,10 +117,11 @@ class SharedLoads:
             return
         try:
             text = pickle.dumps((key, loaded), pickle.HIGHEST_PROTOCOL)
-        except Exception:  # the value is good for this worker
-            return
+        except Exception:
+            text = b""
+        # The value is good for this worker alone: who reads this loads by itself.
         if HEAD.size + len(text) > MAX_RECORD_BYTES:
-            return
+            text = b""
         with self._writing:
             while not lock(fd, WRITE_LOCK):  # for microseconds
                 time.sleep(POLL_S)
@@ -127,35 +138,45 @@ class SharedLoads:
         """Load without the others from now on."""
         self._file.close()
 
-    def _wait(self, fd: int, number: int) -> None:
-        """Wait until the worker that loads has ended its load, or seems to be stuck."""
+    def _wait(self, fd: int, key: str, number: int, position: int) -> list[Loaded | None]:
+        """
+        Wait until the worker that loads has ended its load, or seems to be stuck.
+
+        :returns: as :meth:`_published`; where it is empty, this worker has the lock.
+        """
         # Tells that worker that its value is wanted.
         lock(fd, number + 1, is_shared=True)
         try:
             pause_s, until_s = POLL_S, time.monotonic() + patience_s()
-            while not (is_over := lock(fd, number)) and time.monotonic() < until_s:
-                time.sleep(min(pause_s, max(until_s - time.monotonic(), 0.0)))
+            while not lock(fd, number):
+                if (left_s := until_s - time.monotonic()) <= 0:
+                    if len(self._stuck_until_s) >= MAX_STUCK:
+                        self._stuck_until_s.clear()
+                    self._stuck_until_s[number] = time.monotonic() + STUCK_S
+                    return [None]
+                time.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, MAX_POLL_S)
-            if not is_over:
-                if len(self._stuck_until_s) >= MAX_STUCK:
-                    self._stuck_until_s.clear()
-                self._stuck_until_s[number] = time.monotonic() + STUCK_S
-            elif number not in self._mine:
-                unlock(fd, number)
         finally:
             unlock(fd, number + 1)
+        published = self._published(key, number, position)
+        if number in self._mine:  # this process has the lock for another load
+            return published or [None]
+        if published:
+            unlock(fd, number)
+        return published
 
-    def _found(self, key: str, number: int, position: int) -> Loaded | None:
-        """Return the last value of *key* that was published since *position*."""
-        found = None
+    def _published(self, key: str, number: int, position: int) -> list[Loaded | None]:
+        """Return what was published for *key* since *position*; None: each loads by itself."""
+        found: list[Loaded | None] = []
         end = self._cells[WRITTEN]
-        while position < end <= position + RING_BYTES // 2:  # more may be overwritten meanwhile
+        if end > position + RING_BYTES // 2:  # more may be overwritten meanwhile
+            return [None]
+        while position < end:
             its, checksum, length = HEAD.unpack(self._read(position, HEAD.size))
             if its == number and length <= MAX_RECORD_BYTES:
                 text = self._read(position + HEAD.size, length)
                 # A processor that reorders stores may show what is not yet complete.
-                if crc32(text) == checksum:
-                    found = _loaded(key, text) or found
+                found.append(_loaded(key, text) if crc32(text) == checksum else None)
             position += HEAD.size + length
         return found
 

@@ -175,14 +175,26 @@ def test_the_end_of_the_worker_that_loads_costs_its_detection(
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as loader:
         assert loader.stdout is not None
         assert loader.stdout.readline() == "loads\n"
-        waiting = gevent.spawn(workers[0].get)
+        waiting = [gevent.spawn(each.get, "value", 0.2) for each in workers]
         gevent.sleep(0.2)
-        assert workers[0].loads == 0
+        assert [each.loads for each in workers] == [0] * 4
         loader.send_signal(signal.SIGKILL)
         loader.wait()
         killed_s = time.monotonic()
-        assert waiting.get(timeout=10) == "value"
-        assert time.monotonic() - killed_s < 1.0
+        assert [each.get(timeout=10) for each in waiting] == ["value"] * 4
+        assert time.monotonic() - killed_s < 0.2 + 1.0
+    assert sum(each.loads for each in workers) == 1  # the others go on waiting
+
+
+def test_another_worker_takes_over_from_a_load_that_is_interrupted(workers: list[Worker]) -> None:
+    """And the others go on waiting, with their own deadlines."""
+    loading = gevent.spawn(workers[0].get, "value", 30.0)
+    wait_until(lambda: workers[0].loads, "the load")
+    waiting = [gevent.spawn(each.get, "new", 0.2) for each in workers[1:]]
+    gevent.sleep(0.1)
+    loading.kill()
+    assert [each.get(timeout=10) for each in waiting] == ["new"] * 3
+    assert sum(each.loads for each in workers) == 2
 
 
 def test_of_five_hundred_callers_in_five_processes_one_loads(tmp_path: Path) -> None:
@@ -342,7 +354,7 @@ def wait_for(reader: SharedLoads, *keys: str) -> Callable[[str], Loaded | None]:
     position = reader._cells[WRITTEN]
     for key in keys:
         assert lock(reader._file.fileno(), _number(key) + 1, is_shared=True)
-    return lambda key: reader._found(key, _number(key), position)
+    return lambda key: reader._published(key, _number(key), position)[-1]
 
 
 def test_what_was_overwritten_is_not_found(tmp_path: Path) -> None:
