@@ -30,7 +30,7 @@ from greenline.cache.arguments import (
 )
 from greenline.cache.entries import Entries, Entry, made
 from greenline.cache.feed import Feed
-from greenline.cache.flight import Flight, NotShared
+from greenline.cache.flight import Flight, NotShared, is_interruption
 from greenline.cache.shared import Loaded, SharedLoads
 from greenline.cache.statistics import CacheStatistics
 from greenline.cache.values import Kept, is_unchanging, keep
@@ -304,7 +304,8 @@ class Cache:
                     if not is_unchanging(value):
                         kind = type(value).__qualname__
                         raise TypeError(f"{name}(): no key can be made of a {kind}: {value!r:.40}")
-                return f"{name} {number}{bound.args!r}{bound.kwargs or ''}"
+                # Sorted: the names of a **kwargs are in the order of the call.
+                return f"{name} {number}{bound.args!r}{dict(sorted(bound.kwargs.items())) or ''}"
 
             @wraps(function)
             def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -517,16 +518,17 @@ class Cache:
         return found.begun_s > last_s and self._may_wait_for(found, now_s, confirmed_s)
 
     def _end(self, key: str, flight: Flight, error: BaseException | None = None) -> None:
+        is_interrupted = error is not None and is_interruption(error)
         with self._lock:
             if isinstance(error, NotShared):
                 if error.forgets:
                     self._entries.pop(key, None)
-            elif error is not None:
+            elif error is not None and not is_interrupted:
                 self._statistics.failures += 1
             for flights in (self._flights, self._invalid):
                 if flights.get(key) is flight:  # not one that began after an invalidation
                     del flights[key]
-        flight.end(error)
+        flight.end(error, is_interrupted)
 
     def _keep(self, key: str, flight: Flight, kept: Kept, ttl_s: float) -> None:
         tags = flight.tags

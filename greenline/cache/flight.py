@@ -64,13 +64,14 @@ class Flight:
         """Whether what is written now may be missing in the value."""
         return self.after is None
 
-    def end(self, error: BaseException | None = None) -> None:
+    def end(self, error: BaseException | None, is_interrupted: bool) -> None:
         """
-        Let the waiting callers go on; called by the one that has loaded.
+        Let the waiting callers go on.
 
-        :param error: what the load has raised. Default None: it has returned.
+        :param error: what the load has raised; None: it has returned.
+        :param is_interrupted: whether another caller has to load, bool.
         """
-        self.error, self.is_interrupted = error, error is not None and is_interruption(error)
+        self.error, self.is_interrupted = error, is_interrupted
         self._ended.set()
 
     def wait_for_end(self) -> None:

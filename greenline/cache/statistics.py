@@ -10,7 +10,7 @@ class CacheStatistics:
     - ``waits``: callers that waited for the load of another one.
     - ``loads``: loads that began.
     - ``shared``: those for which another worker of the host had loaded.
-    - ``failures``: loads that raised an error.
+    - ``failures``: loads that raised an error, and not because their caller was interrupted.
     - ``evictions``: values that made room for others, and that no tag had invalidated.
     - ``invalidations``: calls that invalidated a key, a tag or everything.
     - ``too_large``: values that were not kept, because the cache may have fewer bytes.

@@ -188,6 +188,7 @@ def test_another_one_takes_over_from_a_load_that_is_interrupted(is_killed: bool)
     assert {job.value for job in others} == {"load 2"}
     assert load.count == 2
     first.join()
+    assert cache.stats()["failures"] == 0
 
 
 def wait_too_long() -> None:
@@ -227,7 +228,7 @@ def test_a_limit_of_the_load_is_a_failure_for_all(
     gevent.joinall(jobs, timeout=10)
     assert {type(job.exception) for job in jobs} <= {DeadlineExceeded, gevent.Timeout}
     stats = cache.stats()
-    assert (stats["loads"], stats["waits"]) == (1, 19)
+    assert (stats["loads"], stats["waits"], stats["failures"]) == (1, 19, 1)
 
 
 def test_a_timeout_around_the_caller_that_loads_is_its_own() -> None:
@@ -1109,6 +1110,21 @@ def test_a_function_is_kept_by_its_arguments() -> None:
     assert len(calls) == 6
     with pytest.raises(TypeError, match=r"price\(\): no key can be made of a list: \[1\]"):
         price([1])  # type: ignore[arg-type]
+
+
+def test_keyword_arguments_in_another_order_are_the_same() -> None:
+    cache, calls = Cache(MB, 60), []
+
+    @cache.cached()
+    def found(**filters: int) -> dict[str, int]:
+        calls.append(filters)
+        return filters
+
+    assert found(a=1, b=2) == found(b=2, a=1)
+    assert len(calls) == 1
+    cache.invalidate(found.key(b=2, a=1))  # type: ignore[attr-defined]
+    found(a=1, b=2)
+    assert len(calls) == 2
 
 
 def test_it_is_in_the_metrics() -> None:
