@@ -22,6 +22,9 @@ UNCHANGING = {
 }  # fmt: skip
 
 
+MAX_PARTS = 100_000  # more of them take longer to look at than a copy does to make
+
+
 class NotKept(TypeError):
     """A value that a cache cannot keep; the text says why."""
 
@@ -50,8 +53,8 @@ def keep(value: Any) -> Kept:
 
     :raises NotKept: it can change, and it cannot be pickled: a generator, a file, a connection.
     """
-    if _is_frozen(value):
-        return Kept(value, False, _size_bytes(value))
+    if (size_bytes := _frozen_bytes(value)) is not None:
+        return Kept(value, False, size_bytes)
     try:
         content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         pickle.loads(content)  # nosec B301  # noqa: S301 - each hit does this
@@ -67,12 +70,22 @@ def is_unchanging(value: Any) -> bool:
     return kind in UNCHANGING or (kind is tuple and all(is_unchanging(each) for each in value))
 
 
-def _is_frozen(value: Any) -> bool:
-    """Return whether *value* and all that it consists of cannot change."""
-    if type(value) in UNCHANGING:
-        return True
-    parts = _parts(value)
-    return parts is not None and all(map(_is_frozen, parts))
+def _frozen_bytes(value: Any) -> int | None:
+    """
+    Return the memory of *value* and all that it consists of, None where a part of it can change.
+
+    None too where the parts are too many; one that is in several places counts in each.
+    """
+    size_bytes, found = 0, [value]
+    # Not by recursion: the parts may lie deep.
+    for each in found:
+        if type(each) not in UNCHANGING:
+            parts = _parts(each)
+            if parts is None or len(found) + len(parts) > MAX_PARTS:
+                return None
+            found.extend(parts)
+        size_bytes += _own_bytes(each)
+    return size_bytes
 
 
 def _parts(value: Any) -> Collection[Any] | None:
@@ -88,10 +101,6 @@ def _parts(value: Any) -> Collection[Any] | None:
     ):
         return [getattr(value, name) for name in value.__struct_fields__]
     return None
-
-
-def _size_bytes(value: Any) -> int:
-    return _own_bytes(value) + sum(map(_size_bytes, _parts(value) or ()))
 
 
 def _own_bytes(value: Any) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from greenline.cache.values import keep
+from greenline.cache.values import MAX_PARTS, NotKept, keep
 
 
 class Frozen(Struct, frozen=True):
@@ -43,6 +43,29 @@ def test_what_can_change_is_copied(value: Any) -> None:
     kept = keep(value)
     assert kept.value() is not value
     assert kept.value() == value
+
+
+def test_a_value_with_too_many_parts_is_copied() -> None:
+    """Also where they are the same ones, in many places: a pickle has each once."""
+    many, pairs = (1,) * MAX_PARTS, ()
+    for _ in range(60):
+        pairs = (pairs, pairs)
+    assert keep(many).is_pickled
+    kept = keep(pairs)
+    assert kept.is_pickled
+    assert kept.size_bytes < 1_000
+
+
+def test_a_value_whose_parts_lie_too_deep_to_be_copied_is_not_kept() -> None:
+    """Where they are few enough to look at each it is kept as it is."""
+    deep: tuple[Any, ...] = ()
+    for _ in range(5_000):
+        deep = (deep,)
+    assert not keep(deep).is_pickled
+    for _ in range(MAX_PARTS):
+        deep = (deep,)
+    with pytest.raises(NotKept, match="a tuple cannot be kept: maximum recursion depth"):
+        keep(deep)
 
 
 def test_the_memory_of_all_parts_counts() -> None:
