@@ -114,14 +114,15 @@ class Cache:
         # When a stale value may be loaded again whose last load has failed.
         self._retry_s: dict[str, float] = {}
         self._functions = count()
-        if feed is not None:
-            feed.attach(self)
-        # When each key or tag was invalidated last, by its hash, and everything else at the latest:
-        # what was before the feed was read is not known.
+        # When each key or tag was invalidated last, by its hash, and everything else at the latest.
         self._invalidated_s: dict[int, float] = {}
-        self._all_invalidated_s = clock()
+        self._all_invalidated_s = 0.0
         _count(self)
         _caches.add(self)
+        # Last: another thread may invalidate it from now on. What was before is not known.
+        if feed is not None:
+            feed.attach(self)
+        self._all_invalidated_s = clock()
 
     def __repr__(self) -> str:
         stats = " ".join(f"{name}={value}" for name, value in self.stats().items())

@@ -11,7 +11,7 @@ import pytest
 
 import greenline.cache.feed
 from greenline.cache import Cache
-from greenline.cache.feed import ENTRIES, FIRST, MAX_TAG_BYTES, Feed
+from greenline.cache.feed import ENTRIES, FIRST, MAX_TAG_BYTES, Feed, Invalidated
 from greenline.errors import ConfigError, StoreDown
 from tests.helpers.support import CHECKOUT, wait_until
 
@@ -52,6 +52,24 @@ def host(tmp_path: Path) -> Iterator[Host]:
     yield host
     for feed in host.feeds:
         feed.close()
+
+
+class Hasty(Feed):
+    """A feed that is read by another thread as soon as it has a cache."""
+
+    def attach(self, cache: Invalidated) -> None:
+        cache.invalidate("k", tag="t")
+        cache.clear()
+        super().attach(cache)
+
+
+def test_a_cache_may_be_invalidated_as_soon_as_it_is_attached(tmp_path: Path) -> None:
+    feed = Hasty("db", 2.0, tmp_path)
+    cache = Cache(MB, 60, feed=feed, shared_loads="test of a feed")
+    assert cache.stats()["invalidations"] == 2
+    feed.close()
+    assert cache._shared is not None
+    cache._shared.close()
 
 
 def loads(cache: Cache, number: int) -> bool:
