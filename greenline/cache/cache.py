@@ -565,6 +565,8 @@ def _size_of(size: Callable[[], dict[str, int]] | None) -> dict[str, int]:
 def _forget_flights() -> None:
     # In a forked child no greenlet goes on that loads, or that holds the lock.
     for cache in list(_caches):
+        if cache._lock.locked():  # a thread of the parent was changing the entries
+            cache._entries = Entries(cache.max_bytes, cache._statistics)
         cache._lock = threading.Lock()
         cache._flights, cache._invalid = {}, {}
 

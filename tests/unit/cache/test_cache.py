@@ -1,6 +1,7 @@
 """greenline.cache.cache: one load for all who ask at once, and nothing older than it may be."""
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -740,6 +741,21 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
     )
     assert (done.stdout, done.stderr) == ("7\n", "")
+
+
+def test_a_forked_child_begins_empty_where_another_thread_changed_the_values() -> None:
+    """They may be half of a change."""
+    cache = Cache(MB, 60)
+    cache.get_or_load("k", lambda: 1, tags=["t"])
+    for is_changing, values in ((False, 1), (True, 0)):
+        if is_changing:
+            cache._lock.acquire()
+        pid = os.fork()
+        if pid == 0:
+            is_right = len(cache) == values and cache.get_or_load("k", lambda: 1) == 1
+            os._exit(0 if is_right else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+    cache._lock.release()
 
 
 def test_closures_have_keys_of_their_own() -> None:
