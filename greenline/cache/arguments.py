@@ -77,9 +77,9 @@ def checked(tags: Any, ttl_s: Any) -> tuple[str, ...]:
 
 def _unique(tags: tuple[Any, ...]) -> tuple[str, ...]:
     """Return *tags* once each; raise an error if they cannot be tags."""
-    if any(type(tag) is not str for tag in tags):
-        raise TypeError
     for tag in tags:
+        if type(tag) is not str:
+            raise TypeError
         if len(tag) > MAX_KEY_LENGTH:
             raise ValueError(
                 f"the tag {tag[:40]!r}... has {len(tag)} characters, not {MAX_KEY_LENGTH}"
