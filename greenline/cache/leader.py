@@ -29,7 +29,7 @@ class Leader:
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self._pid = os.getpid()
-        self._has_warned = False
+        self._why = ""  # why it goes without announcements
         self._greenlet = gevent.Greenlet(self._run)
 
     def start(self) -> None:
@@ -63,11 +63,17 @@ class Leader:
         raise NotImplementedError
 
     def go_without(self, why: str) -> None:
-        """Let time alone invalidate, because no announcement arrives; *why* is logged once."""
-        if not self._has_warned:
-            self._has_warned = True
+        """Let time alone invalidate, because no announcement arrives; a new *why* is logged."""
+        if why != self._why:
+            self._why = why
             log.warning("%s: a value of a cache is used for %g s", why, self.feed.max_stale_s)
         self.feed.resume()
+
+    def go_on(self) -> None:
+        """Note that announcements are read; it is logged where they were not."""
+        if self._why:
+            self._why = ""
+            log.warning("announcements are read again")
 
     def _run(self) -> None:
         # A forked child has the greenlet as well, and the parent's connection.

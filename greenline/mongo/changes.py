@@ -112,6 +112,7 @@ class Changes(Leader):
         # The stream has been read to its end since the majority was asked.
         if is_read and self._asked is not None and self._is_past:
             self.feed.confirm(self._asked[0])
+            self.go_on()
             self._asked = None
 
     def _publish(self, stream: "DatabaseChangeStream[Document]") -> bool:

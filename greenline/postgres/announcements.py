@@ -49,6 +49,7 @@ select pg_snapshot_xmin(snapshot)::text, pg_snapshot_xmax(snapshot)::text,
     )
 from pg_current_snapshot() as snapshot
 """
+DELETE = "delete from greenline_announcements where xid < %s::xid8"
 READ_S, RETRY_S, ANSWER_S = 0.04, 0.5, 2.0
 MAX_ROWS = 1_000  # of one read; more are everything
 # A row is deleted when every reader has read it that has not paused for MAX_PAUSE_S.
@@ -126,6 +127,7 @@ class Reader(Leader):
         self._conn, self._read_s = conn, asked_s
         self._next, self._open = following, in_progress
         self.feed.confirm(asked_s)
+        self.go_on()
         self._clean(conn, asked_s, oldest)
 
     def _clean(self, conn: Connection, now_s: float, oldest: str) -> None:
@@ -135,8 +137,14 @@ class Reader(Leader):
         self._oldest.append((now_s, oldest))
         if now_s - self._oldest[0][0] >= KEPT_S:
             _, ended = self._oldest.popleft()
-            with conn.cursor() as cursor:
-                cursor.execute("delete from greenline_announcements where xid < %s::xid8", (ended,))
+            try:
+                with conn.cursor() as cursor:
+                    cursor.execute(DELETE, (ended,))
+            except psycopg2.Error as error:
+                if conn.closed:
+                    raise
+                # They are read all the same; the table grows.
+                log.warning("old announcements cannot be deleted: %s", str(error).splitlines()[0])
 
 
 def _misfit(conn: Connection) -> str:

@@ -21,7 +21,9 @@ from greenline.postgres.connection import Connection
 # Seconds to wait for a backend, which may be in a write that a cancel does not interrupt.
 BACKEND_END_TIMEOUT_S = 5.0
 BACKEND_CHECK_S = 0.1
-TCP_CLOSE = 7  # the kernel's state of a connection that was reset or timed out
+# The kernel's states of a connection that was reset or timed out, and of one that the server has
+# closed, and not yet we.
+TCP_CLOSE, TCP_CLOSE_WAIT = 7, 8
 
 
 def close_and_wait(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None:
@@ -44,9 +46,20 @@ def close_and_wait(conn: Connection, cancel: Callable[[int], bool] | None) -> bo
         return True
     busy = conn.busy or conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE
     with ExitStack() as stack:
-        sock = _close(conn)
+        sock = _duplicate(conn)
         if sock is not None:
             stack.enter_context(sock)
+        # Asked before the close: what libpq sends then is answered with a reset, and the end of a
+        # backend looks like a network that was interrupted.
+        has_closed = sock is not None and _tcp_state(sock) == TCP_CLOSE_WAIT
+        conn.close()
+        if has_closed:
+            return True
+        if sock is not None:
+            # The duplicate keeps the connection open: without this the backend sees no end of its
+            # input.
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
         until = monotonic() + BACKEND_END_TIMEOUT_S
         has_ended = _has_ended(sock, 0.0)
         if busy and cancel is not None:
@@ -54,30 +67,24 @@ def close_and_wait(conn: Connection, cancel: Callable[[int], bool] | None) -> bo
             # has ended when there is none to cancel.
             while has_ended is not True and monotonic() < until and cancel(conn.pid):
                 has_ended = _has_ended(sock, BACKEND_CHECK_S)
+                if has_ended is None:
+                    gevent.sleep(BACKEND_CHECK_S)
         if has_ended is False:
             has_ended = _has_ended(sock, until - monotonic())
         return has_ended
 
 
-def _close(conn: Connection) -> "green_socket.socket | None":
-    """Close *conn* and return a duplicate of its socket, None if there is none."""
+def _duplicate(conn: Connection) -> "green_socket.socket | None":
+    """Return a duplicate of the connection's socket, None if there is none."""
     descriptor, conn.duplicate_fd = conn.duplicate_fd, None
     if descriptor is None and conn.settled and not conn.closed:
         descriptor = os.dup(conn.fileno())
-    conn.close()
-    if descriptor is None:
-        return None
-    sock = green_socket.socket(fileno=descriptor)
-    # The duplicate keeps the connection open: without this the backend sees no end of its input.
-    with suppress(OSError):
-        sock.shutdown(socket.SHUT_WR)
-    return sock
+    return None if descriptor is None else green_socket.socket(fileno=descriptor)
 
 
 def _has_ended(sock: "green_socket.socket | None", timeout_s: float) -> bool | None:
     """Read until the server's end of file; return None if the connection was reset before it."""
     if sock is None:
-        gevent.sleep(timeout_s)
         return None
     until = monotonic() + timeout_s
     try:
@@ -87,21 +94,18 @@ def _has_ended(sock: "green_socket.socket | None", timeout_s: float) -> bool | N
             if not sock.recv(65_536):
                 # After a loss libpq has already read the socket's error, and an end of file
                 # follows; the TCP state still distinguishes the two.
-                return None if _was_reset(sock) else True
+                return None if _tcp_state(sock) == TCP_CLOSE else True
             if left_s == 0.0:
                 return False
     except (TimeoutError, BlockingIOError):
         return False
     except OSError:
-        if sock.family == socket.AF_UNIX:  # no network in between: the server closed its end
-            return True
-        gevent.sleep(timeout_s)
-        return None
+        # Without a network in between the server has closed its end.
+        return True if sock.family == socket.AF_UNIX else None
 
 
-def _was_reset(sock: "green_socket.socket") -> bool:
-    """Return whether the connection was reset or timed out, before the server's end of file."""
+def _tcp_state(sock: "green_socket.socket") -> int | None:
+    """Return the kernel's state of the connection, None for a unix socket."""
     if sock.family == socket.AF_UNIX:
-        return False
-    state = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-    return bool(state == TCP_CLOSE)
+        return None
+    return int(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0])

@@ -7,6 +7,7 @@ It is made when first needed, and again after it broke or a question was interru
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ ON_CONNECT_TIMEOUT_S = 5.0
 CANCEL_TIMEOUT_S = 5.0
 CONTROL_CLOSE_S = 1.0
 MAX_READS = 10  # of one look at a connection
+ENDING_S = 0.1  # from the server's word that it ends a connection to its end
 
 T = TypeVar("T")
 
@@ -212,8 +214,14 @@ def _has_ended(conn: Connection) -> bool:
             conn.poll()
         except Error:
             return True
-        # The server says that it ends the connection a moment before it closes it.
+        # The server says that it ends the connection a moment before it closes it. Closed by us
+        # before that it would look as if the network was interrupted.
         if conn.notices:
+            with suppress(Error):
+                for _ in range(MAX_READS):
+                    gevent.sleep(ENDING_S / MAX_READS)
+                    if is_dead(conn):
+                        conn.poll()
             return True
     return False  # messages that do not cease: it is alive
 

@@ -266,6 +266,21 @@ def test_rows_are_deleted_when_all_have_read_them(
         wait_until(lambda: _rows(server.url) == 0, "the end of both")
 
 
+def test_without_the_right_to_delete_rows_are_read_all_the_same(
+    server: Postgres, shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The table grows, and the log says why."""
+    monkeypatch.setattr(announcements, "CLEAN_S", 0.1)
+    monkeypatch.setattr(announcements, "KEPT_S", 0.2)
+    shop.title()
+    write(server.url, "revoke delete on greenline_announcements from public, greenline")
+    wait_until(lambda: "announcements cannot be deleted: permission" in caplog.text, "the reason")
+    write(server.url, "grant delete on greenline_announcements to public")
+    assert shop.title() == "old"
+    assert shop.cache.stats()["loads"] == 1
+    assert "was lost" not in caplog.text
+
+
 def _rows(url: str) -> int:
     with closing(psycopg2.connect(url)) as conn, conn.cursor() as cursor:
         cursor.execute("select count(*) from greenline_announcements")
@@ -313,6 +328,8 @@ def test_a_table_that_cannot_be_read_leaves_it_to_time(
     assert shop.title() == "new"
     write(server.url, undo)
     wait_until(shop.is_confirmed, "the reader")
+    assert caplog.text.count("announcements cannot be read") == 1
+    assert "announcements are read again" in caplog.text
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

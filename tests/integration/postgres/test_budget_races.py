@@ -114,6 +114,23 @@ def test_a_control_connection_whose_end_is_announced_is_not_asked(
     assert control.ask(lambda conn: conn.pid) != pid
 
 
+def test_over_tcp_too_a_server_that_ends_a_connection_leaves_no_orphan(
+    opened: Opened, controlled: Controlled, proxy: Proxy, watch: Watch
+) -> None:
+    """Whether its end or its announcement is seen first; what libpq sends then is reset."""
+    slot_table = opened(2, 2)
+    control = controlled(slot_table, partial(connect, through(proxy), 5.0))
+    for wait_s in (0.0, 0.002, 0.005, 0.1):
+        pid = control.ask(lambda conn: conn.pid)
+        watch.ask("select pg_terminate_backend(%s)", pid)
+        gevent.sleep(wait_s)
+        wait_until(lambda: control._conn is None or is_dead(control._conn), "the announcement")
+        began_s = time.monotonic()
+        assert control.ask(lambda conn: conn.pid) != pid
+        assert time.monotonic() - began_s < 0.1 + 1.0
+        assert slot_table.stats()["orphans"] == 0
+
+
 def test_renew_waits_until_the_budget_is_read(opened: Opened, controlled: Controlled) -> None:
     """Another greenlet's renew() must not pass while on_connect still reads the budget."""
     slot_table = opened(4, 2)
