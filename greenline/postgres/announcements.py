@@ -77,6 +77,7 @@ class Reader(Leader):
         self._open: list[str] = []
         # When the oldest transaction was one in progress, every CLEAN_S.
         self._oldest: deque[tuple[float, str]] = deque()
+        self._why_kept = ""  # why old rows are not deleted
 
     def step(self) -> None:
         """Read what was announced, and wait."""
@@ -144,7 +145,9 @@ class Reader(Leader):
                 if conn.closed:
                     raise
                 # They are read all the same; the table grows.
-                log.warning("old announcements cannot be deleted: %s", str(error).splitlines()[0])
+                if (why := str(error).splitlines()[0]) != self._why_kept:
+                    self._why_kept = why
+                    log.warning("old announcements cannot be deleted: %s", why)
 
 
 def _misfit(conn: Connection) -> str:

@@ -275,6 +275,9 @@ def test_without_the_right_to_delete_rows_are_read_all_the_same(
     shop.title()
     write(server.url, "revoke delete on greenline_announcements from public, greenline")
     wait_until(lambda: "announcements cannot be deleted: permission" in caplog.text, "the reason")
+    confirmed_s = time.monotonic() + 0.5
+    wait_until(lambda: shop.feed.pull() > confirmed_s, "further attempts")
+    assert caplog.text.count("cannot be deleted") == 1
     write(server.url, "grant delete on greenline_announcements to public")
     assert shop.title() == "old"
     assert shop.cache.stats()["loads"] == 1
