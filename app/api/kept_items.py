@@ -26,6 +26,8 @@ _MAP = Map()  # as that of Flask, it has no names of hosts
 
 Environ = dict[str, Any]
 Admits = Callable[[Environ, Scope], bool]
+# Of a resource: what finds an item by its id, the right to read it, and the rest of its route.
+Kept = tuple[Callable[[str], Stored | None], Scope, str]
 
 
 def register(app: Flask, resources: Sequence[Resource[Any]], admits: Admits) -> None:
@@ -36,7 +38,11 @@ def register(app: Flask, resources: Sequence[Resource[Any]], admits: Admits) -> 
     :param resources: those whose repository is no cache are left out.
     :param admits: as :meth:`app.api.access.Access.admits`.
     """
-    kept = {f"/{each.name}": each for each in resources if isinstance(each.repository, Cached)}
+    kept: dict[str, Kept] = {
+        f"/{each.name}": (each.repository.kept_item, each.read, f"/<{each.converter}:item_id>")
+        for each in resources
+        if isinstance(each.repository, Cached)
+    }
     if kept:
         app.wsgi_app = _KeptItems(app.wsgi_app, kept, admits)  # type: ignore[method-assign]
 
@@ -44,22 +50,16 @@ def register(app: Flask, resources: Sequence[Resource[Any]], admits: Admits) -> 
 class _KeptItems:
     """A WSGI application around *application*."""
 
-    def __init__(
-        self, application: Any, resources: dict[str, Resource[Any]], admits: Admits
-    ) -> None:
+    def __init__(self, application: Any, kept: dict[str, Kept], admits: Admits) -> None:
         self._application = application
+        self._kept = kept
         self._admits = admits
-        self._kept: dict[str, tuple[Callable[[str], Stored | None], Scope, str]] = {
-            path: (each.repository.kept_item, each.read, f"{path}/<{each.converter}:item_id>")
-            for path, each in resources.items()
-            if isinstance(each.repository, Cached)
-        }
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
         path, _, item_id = environ["PATH_INFO"].rpartition("/")
         kept = self._kept.get(path)
         if kept is not None and environ["REQUEST_METHOD"] == "GET":
-            kept_item, scope, route = kept
+            kept_item, scope, rest = kept
             # With a condition the answer may be 304, and no route is for a WebSocket. The right is
             # looked up before the item: a hit is counted.
             if (
@@ -70,7 +70,7 @@ class _KeptItems:
                 and self._admits(environ, scope)
                 and (stored := kept_item(item_id)) is not None
             ):
-                environ[ROUTE] = route
+                environ[ROUTE] = path + rest
                 environ[cache_status.ENVIRON] = "hit"
                 length = ("Content-Length", str(len(stored.json)))
                 start_response("200 OK", [JSON, length, versions.etag(stored)])

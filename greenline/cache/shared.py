@@ -34,7 +34,7 @@ MAX_RECORD_BYTES = RING_BYTES // 4
 HEAD = struct.Struct("=qII")  # of a record: the key's number, the checksum and the length
 WRITE_LOCK = 0  # the offset that a writer locks; a key has an even one, and the odd one behind it
 POLL_S, MAX_POLL_S = 0.001, 0.02
-STUCK_S, MAX_STUCK = 60.0, 1_000
+STUCK_S, MAX_STUCK = 60.0, 1_000  # for which, and of how many keys, no load is waited for again
 
 
 class Loaded(NamedTuple):

@@ -7,7 +7,6 @@ It is made when first needed, and again after it broke or a question was interru
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -208,22 +207,18 @@ def _has_ended(conn: Connection) -> bool:
     conn.notices = []
     # Readable is its end, or a message, behind which its end or another one may have come.
     for _ in range(MAX_READS):
-        if not is_dead(conn):
+        if is_dead(conn):
+            try:
+                conn.poll()
+            except Error:
+                return True
+        elif conn.notices:
+            # The server says that it ends the connection a moment before it closes it. Closed by us
+            # before that it would look as if the network was interrupted.
+            gevent.sleep(ENDING_S / MAX_READS)
+        else:
             return False
-        try:
-            conn.poll()
-        except Error:
-            return True
-        # The server says that it ends the connection a moment before it closes it. Closed by us
-        # before that it would look as if the network was interrupted.
-        if conn.notices:
-            with suppress(Error):
-                for _ in range(MAX_READS):
-                    gevent.sleep(ENDING_S / MAX_READS)
-                    if is_dead(conn):
-                        conn.poll()
-            return True
-    return False  # messages that do not cease: it is alive
+    return bool(conn.notices)  # without them messages that do not cease: it is alive
 
 
 def _is_idle(conn: Connection) -> bool:

@@ -1,12 +1,12 @@
 """Migrations 0003 to 0005: what each write announces, by whichever program."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from urllib.parse import urlsplit
+from contextlib import closing, contextmanager
 
 import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
 
 from app.errors import SchemaBehind
 from app.store import schema
@@ -110,11 +110,18 @@ def test_two_hundred_items_are_named_and_more_are_all(announced: Announced) -> N
     assert announced(insert.format(201)) == [["books", "books items"]]
 
 
+@contextmanager
+def writing_as_superuser(postgres: Postgres, database: str) -> Iterator[Cursor]:
+    """A transaction of the superuser's in the database of an address."""
+    name = psycopg2.extensions.parse_dsn(database)["dbname"]
+    with closing(psycopg2.connect(postgres.superuser_url, dbname=name)) as conn:
+        with conn, conn.cursor() as cursor:
+            yield cursor
+
+
 def test_a_copy_announces(announced: Announced, empty_database: str, postgres: Postgres) -> None:
     """Only the superuser may read what a program writes, and the tests' driver cannot send it."""
-    name = urlsplit(empty_database).path
-    url = urlsplit(postgres.superuser_url)._replace(path=name).geturl()
-    with closing(psycopg2.connect(url)) as conn, conn, conn.cursor() as cursor:
+    with writing_as_superuser(postgres, empty_database) as cursor:
         cursor.execute("copy books (title) from program 'printf \"Orsinia\\nLavinia\\n\"'")
     assert announced() == [["books", "books 3", "books 4"]]
 
@@ -123,12 +130,10 @@ def test_a_program_that_restores_data_is_heard(
     announced: Announced, postgres: Postgres, empty_database: str
 ) -> None:
     """It may have switched off the triggers that are not always enabled."""
-    name = psycopg2.extensions.parse_dsn(empty_database)["dbname"]
-    with closing(psycopg2.connect(postgres.superuser_url, dbname=name)) as conn:
-        with conn, conn.cursor() as cursor:
-            cursor.execute("set session_replication_role = replica")
-            cursor.execute("update books set title = 'Dune 2' where id = 1")
-            cursor.execute("update authors set name = 'Frank' where id = 1")
+    with writing_as_superuser(postgres, empty_database) as cursor:
+        cursor.execute("set session_replication_role = replica")
+        cursor.execute("update books set title = 'Dune 2' where id = 1")
+        cursor.execute("update authors set name = 'Frank' where id = 1")
     assert announced("select 1") == [AUTHOR, OF_1]
 
 
@@ -136,11 +141,9 @@ def test_any_role_that_may_write_is_heard(
     announced: Announced, postgres: Postgres, empty_database: str
 ) -> None:
     """Wherever it looks for tables by their names."""
-    name = psycopg2.extensions.parse_dsn(empty_database)["dbname"]
-    with closing(psycopg2.connect(postgres.superuser_url, dbname=name)) as conn:
-        with conn, conn.cursor() as cursor:
-            cursor.execute("create role writer_of_books; grant select, update on books to public")
-            cursor.execute("set local role writer_of_books; set local search_path = pg_catalog")
-            cursor.execute("update public.books set title = 'Dune 2' where id = 1")
-            cursor.execute("reset role; drop role writer_of_books")
+    with writing_as_superuser(postgres, empty_database) as cursor:
+        cursor.execute("create role writer_of_books; grant select, update on books to public")
+        cursor.execute("set local role writer_of_books; set local search_path = pg_catalog")
+        cursor.execute("update public.books set title = 'Dune 2' where id = 1")
+        cursor.execute("reset role; drop role writer_of_books")
     assert announced("select 1") == [OF_1]
