@@ -120,10 +120,11 @@ def test_over_tcp_too_a_server_that_ends_a_connection_leaves_no_orphan(
     """Whether its end or its announcement is seen first; what libpq sends then is reset."""
     slot_table = opened(2, 2)
     control = controlled(slot_table, partial(connect, through(proxy), 5.0))
-    for wait_s in (0.0, 0.002, 0.005, 0.1):
+    for wait_s in (0.0, 0.002, 0.005, 0.02):
         pid = control.ask(lambda conn: conn.pid)
+        proxy.keep_open()
         watch.ask("select pg_terminate_backend(%s)", pid)
-        gevent.sleep(wait_s)
+        gevent.spawn_later(wait_s, proxy.pass_on)
         wait_until(lambda: control._conn is None or is_dead(control._conn), "the announcement")
         began_s = time.monotonic()
         assert control.ask(lambda conn: conn.pid) != pid
