@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -24,14 +25,9 @@ from greenline.budget.plan import (
     postgres_plan,
     table,
 )
-from greenline.deploy.command import check_deploy
-from greenline.doctor.command import doctor
 from greenline.errors import ConfigError, GreenlineError
 from greenline.lazy import needs_extra
-from greenline.ops.command import show_stacks, top
 from greenline.settings import Sizing
-from greenline.tune.capacity_command import capacity
-from greenline.tune.command import tune
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -46,6 +42,15 @@ SUPPOSED = {
     "role_limit": "rolconnlimit",
     "database_limit": "datconnlimit",
     "others": "others",
+}
+# Not imported here: each start of the service runs `budget`, and would wait for all of them.
+ELSEWHERE = {
+    "capacity": "tune.capacity_command:capacity",
+    "check-deploy": "deploy.command:check_deploy",
+    "doctor": "doctor.command:doctor",
+    "stacks": "ops.command:show_stacks",
+    "top": "ops.command:top",
+    "tune": "tune.command:tune",
 }
 SOME, ANY = click.IntRange(min=1), click.IntRange(min=0)
 
@@ -66,18 +71,26 @@ class BudgetOutcome(NamedTuple):
     hosts: int | None = None
 
 
-@click.group()
+class Commands(click.Group):
+    """The commands; one of another module is imported when it is asked for."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Return the names, sorted."""
+        return sorted({*super().list_commands(context), *ELSEWHERE})
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Return the command of that name, None if there is none."""
+        if name not in ELSEWHERE:
+            return super().get_command(context, name)
+        module, _, attribute = ELSEWHERE[name].partition(":")
+        command: click.Command = getattr(import_module(f"greenline.{module}"), attribute)
+        return command
+
+
+@click.group(cls=Commands)
 @click.version_option(__version__, prog_name="greenline", message="%(prog)s %(version)s")
 def main() -> None:
     """Green gunicorn workers that keep to the connection limits of their databases."""
-
-
-main.add_command(capacity)
-main.add_command(check_deploy)
-main.add_command(doctor)
-main.add_command(top)
-main.add_command(show_stacks)
-main.add_command(tune)
 
 
 @main.command()

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from greenline import __version__
 from greenline.cli import main
 from tests.helpers.budget import budget
-from tests.helpers.support import CHECKOUT
+from tests.helpers.support import CHECKOUT, run
 
 
 def plan(*arguments: str, **environ: str) -> Any:
@@ -32,6 +32,29 @@ def test_it_says_its_version() -> None:
     """One line, the version that the package has."""
     done = CliRunner().invoke(main, ["--version"])
     assert (done.exit_code, done.output) == (0, f"greenline {__version__}\n")
+
+
+def test_each_command_of_the_list_can_be_loaded() -> None:
+    """The list shows the first line of each one's help, and so loads all."""
+    done = CliRunner().invoke(main, ["--help"])
+    listed = done.output.partition("Commands:\n")[2].splitlines()
+    assert done.exit_code == 0
+    assert [line.split()[0] for line in listed] == [
+        "budget", "capacity", "check-deploy", "doctor", "routes", "stacks", "top", "tune",
+    ]  # fmt: skip
+
+
+def test_budget_imports_no_other_command() -> None:
+    """Each start of the service runs it."""
+    asks = (
+        "import sys; from greenline.cli import main; "
+        "main(['budget', '--max-connections', '100'], standalone_mode=False); "
+        "print(*sys.modules)"
+    )
+    imported = set(run(["python", "-c", asks], {}).stdout.split())
+    assert "greenline.budget.plan" in imported
+    rooms = {f"greenline.{name}" for name in ("deploy", "doctor", "ops", "tune")}
+    assert not rooms & imported
 
 
 def test_what_if_needs_no_server() -> None:
