@@ -13,14 +13,13 @@ import pytest
 
 from tests.helpers.support import BIN, CHECKOUT, IS_LONG, Databases, run, service
 
-SOME = ("books", "states")
 AMOUNT = (
     ["--phases=examples,coverage,fuzzing,stateful", "--max-examples=40"]
     if IS_LONG
     else [
         "--phases=examples,coverage,fuzzing",
         "--max-examples=2",
-        *(f"--include-tag={name}" for name in SOME),
+        "--include-tag=books",
     ]
 )
 # Who may do what is asked elsewhere; here everybody may do everything.

@@ -27,7 +27,7 @@ from tests.deploy.traffic import (
     deployed,
     held_up,
 )
-from tests.helpers.forms import some
+from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.processes import children, lives, pid_in
 from tests.helpers.support import CHECKOUT, Databases, wait_until
 
@@ -102,6 +102,7 @@ def upgraded(place: Deployed, traffic: Traffic, arbiter: int) -> int:
     return successor
 
 
+@in_the_long_form
 @over_unix_at_least
 def test_recycled_workers_lose_nothing(kind: str, databases: Databases) -> None:
     """max_requests replaces a worker after some hundred requests, again and again."""
@@ -136,6 +137,7 @@ MORE_BROKEN = {
 }
 
 
+@in_the_long_form
 @over_unix_at_least
 def test_a_broken_release_is_refused(kind: str, databases: Databases, tmp_path: Path) -> None:
     """The old code goes on serving, and no request fails; a good release is taken then."""

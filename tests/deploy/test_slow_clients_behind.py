@@ -25,6 +25,7 @@ import pytest
 from bench.trickle import Trickle
 from tests.deploy.behind import Behind, behind
 from tests.deploy.traffic import IS_LONG, Deployed, deployed
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.load import Load
 from tests.helpers.support import Databases, service, wait_until
 
@@ -148,6 +149,7 @@ def p99_ms(port: int) -> float:
     return round(took_ms[ceil(0.99 * len(took_ms)) - 1], 2)
 
 
+@in_the_long_form
 def test_threads_answer_no_other_client() -> None:
     """gunicorn's gthread worker with four threads and 20 slow uploads: a GET waits in vain."""
     with service(

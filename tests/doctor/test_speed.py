@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.support import CHECKOUT, IS_LONG, environ
 
 LIBRARY, MIN_LINES = ("django", 100_000) if IS_LONG else ("pymongo", 30_000)
@@ -71,6 +72,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Reading:
     return doctor(tmp_path_factory.mktemp("large"), "--package", LIBRARY)
 
 
+@in_the_long_form
 def test_a_large_library_is_read_in_time(large: Reading) -> None:
     """In processor time, which does not depend on what else the machine does."""
     ((count,),) = (re.findall(r", in ([\d,]+) lines$", large.printed, re.MULTILINE),)

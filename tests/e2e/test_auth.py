@@ -19,6 +19,7 @@ from app.api.operations import Operation
 from app.factory import create_app
 from app.store import schema, tokens
 from config import load
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.front import Front, behind_proxies
 from tests.helpers.keys import make_key
 from tests.helpers.support import Answer, Databases, Service, run, service, wait_until
@@ -441,6 +442,7 @@ def test_a_limit_is_each_keys_own(environ: dict[str, str]) -> None:
         assert running.get("/healthz").status == 200
 
 
+@in_the_long_form
 def test_without_keys_a_limit_is_each_addresss_own(databases: Databases) -> None:
     """The limit counts the requests of each client address."""
     more = {"RATE_LIMIT": "2/hour", "WEB_CONCURRENCY": "1"}
@@ -498,6 +500,7 @@ def test_auth_off_is_said_aloud(fresh: dict[str, str]) -> None:
         assert running.get("/agents").status == 200
 
 
+@in_the_long_form
 def test_a_service_that_could_not_ask_waits_for_a_first_key(
     databases: Databases, fresh: dict[str, str]
 ) -> None:

@@ -9,6 +9,7 @@ from time import monotonic
 import pytest
 
 from embedded.postgres import Postgres
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.front import behind_proxies
 from tests.helpers.support import Answer, Databases, Service, service, wait_until
 from tests.helpers.watch import backends, count
@@ -50,6 +51,7 @@ def assert_unavailable(answer: Answer, code: str) -> None:
     assert answer.json["code"] == code
 
 
+@in_the_long_form
 def test_sleeping_queries_share_the_time(databases: Databases, clients: ThreadPoolExecutor) -> None:
     """Twenty queries of a second take about one second in one worker, which stays responsive."""
     with service({**databases.environ, **ALONE, "POSTGRES_POOL_SIZE": "20"}) as greenline:

@@ -128,8 +128,13 @@ def test_a_folder_is_read_and_not_imported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [([], "Not one line of the application was read"), (["--package", "flask"], "Ready, as far")],
-    ids=["without", "with --package"],
+    some(
+        [
+            ([], "Not one line of the application was read"),
+            (["--package", "flask"], "Ready, as far"),
+        ]
+    ),
+    ids=some(["without", "with --package"]),
 )
 def test_an_installed_application_is_not_ready_unread(
     tmp_path: Path, options: list[str], said: str
@@ -166,7 +171,9 @@ def test_preload_as_an_option_is_found(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("value", ["True", "bool(int('1'))"], ids=["constant", "expression"])
+@pytest.mark.parametrize(
+    "value", some(["True", "bool(int('1'))"]), ids=some(["constant", "expression"])
+)
 def test_preload_app_is_found_once_and_seen_by_the_rules(tmp_path: Path, value: str) -> None:
     """Whether it is a constant or an expression: what is made before the fork is found as well."""
     write_example(PAGE, "wait.py", tmp_path)

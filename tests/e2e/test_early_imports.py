@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.early import THREADS, WAITS
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.certificate import certify, needs_openssl
+from tests.helpers.forms import some
 
 LOGGING = """
 [loggers]
@@ -63,7 +64,7 @@ def test_their_thread_locals_belong_to_requests(tmp_path: Path) -> None:
     assert [answer["found"] for answer in answers] == [[str(n)] * 2 for n in range(50)]
 
 
-@pytest.fixture(params=["not early", "configuration", "preload"])
+@pytest.fixture(params=some(["configuration", "preload", "not early"], 2))
 def early(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """Return the arguments with which gunicorn imports the application, or does not, early."""
     conf = tmp_path / "logging.ini"

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.hosting import NO_CONFIG, WORKER, hosting
 from tests.e2e.loud import LINE, SAY
+from tests.helpers.forms import some
 from tests.helpers.support import BIN, CHECKOUT, Service, environ, free_port, service, wait_until
 
 TARGET = "tests.e2e.loud:app"
@@ -67,7 +68,7 @@ def test_a_full_pipe_blocks_no_request_and_loses_nothing(way: str) -> None:
     assert '"lost"' not in said
 
 
-@pytest.mark.parametrize("signal_name", ["TERM", "QUIT", "ABRT"])
+@pytest.mark.parametrize("signal_name", some(["TERM", "QUIT", "ABRT"]))
 def test_the_last_lines_of_a_worker_are_written(signal_name: str) -> None:
     """Whichever signal ends it, what it has logged is there, gunicorn's own last line included."""
     with hosting(TARGET) as running:
@@ -92,8 +93,8 @@ def test_the_stack_of_a_worker_that_fails_is_written() -> None:
 
 @pytest.mark.parametrize(
     ("way", "arguments"),
-    [("gunicorn", ()), ("wsgi.errors", ()), ("root", ("--capture-output",))],
-    ids=["gunicorn's", "wsgi.errors", "what is captured"],
+    some([("gunicorn", ()), ("wsgi.errors", ()), ("root", ("--capture-output",))]),
+    ids=some(["gunicorn's", "wsgi.errors", "what is captured"]),
 )
 def test_usr1_reopens_the_error_log(tmp_path: Path, way: str, arguments: tuple[str, ...]) -> None:
     """After a rotation each line is in one of the two files, and new ones are in the new one."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.support import CHECKOUT, Databases, Service, service
 from tests.helpers.watch import listening_sockets, sockets
 
@@ -28,6 +29,7 @@ def refused(running: Service) -> str:
     return running.log
 
 
+@in_the_long_form
 def test_serves_with_warnings_as_errors(databases: Databases) -> None:
     """Nothing warns, neither gevent of late patching nor anyone else."""
     with service(databases.environ, python=("-W", "error")) as greenline:

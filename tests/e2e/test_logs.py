@@ -19,6 +19,7 @@ import pytest
 
 from tests.e2e.hosting import NO_CONFIG, WORKER, hosting
 from tests.e2e.releases import Releases, all_serve
+from tests.helpers.forms import some
 from tests.helpers.keys import make_key
 from tests.helpers.support import (
     BIN,
@@ -274,7 +275,7 @@ MALFORMED = (
 )
 
 
-@pytest.mark.parametrize(("form", "configured"), [("text", "basic"), ("json", "none")])
+@pytest.mark.parametrize(("form", "configured"), some([("json", "none"), ("text", "basic")]))
 def test_no_line_has_a_secret(form: str, configured: str, tmp_path: Path) -> None:
     """Whatever is answered, at the level debug: what a client sends, and what the settings have."""
     settings = {
@@ -352,7 +353,7 @@ def terminal() -> Iterator[tuple[int, Callable[[], str]]]:
         os.close(its)
 
 
-@pytest.mark.parametrize("configured", ["none", "basic"])
+@pytest.mark.parametrize("configured", some(["none", "basic"]))
 def test_a_terminal_shows_the_levels_of_warnings_in_colours(configured: str) -> None:
     """gunicorn's lines and the application's, without a line of configuration."""
     port = free_port()

@@ -23,6 +23,7 @@ from prometheus_client.samples import Sample
 
 from greenline.ops.metrics import CACHE_COUNTS, CACHE_VALUES
 from tests.e2e.hosting import NO_CONFIG, WORKER, accepts, hosting
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.load import Load
 from tests.helpers.processes import children, lives, ops_process
 from tests.helpers.support import CHECKOUT, IS_LONG, Service, free_port, run, service, wait_until
@@ -396,6 +397,7 @@ def test_a_slow_sender_is_disconnected() -> None:
         assert ask(port)[0] == 200
 
 
+@in_the_long_form
 def test_scrapers_that_never_read_are_disconnected() -> None:
     """Others are served afterwards, and the service all the time."""
     with watching() as (running, port):

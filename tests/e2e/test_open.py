@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.support import Databases, run, service, wait_until
 
 GREEN = ("-k", "greenline.worker.GreenWorker", "-w", "2")
@@ -103,6 +104,7 @@ def test_post_fork_opens_them(
         assert running.log.count("Booting worker") == 2, running.log
 
 
+@in_the_long_form
 def test_a_reload_of_such_an_application_is_taken(addresses: dict[str, str]) -> None:
     """The dry run loads it as a worker does, and the new workers answer."""
     with service(

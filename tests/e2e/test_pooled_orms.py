@@ -19,7 +19,7 @@ from greenline.budget.plan import COMMANDS
 from greenline.errors import ConfigError
 from greenline.sqlalchemy import create_engine
 from tests.e2e.hosting import at_once, hosting
-from tests.helpers.forms import some
+from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.load import Load
 from tests.helpers.support import CHECKOUT, IS_LONG, Service, environ, wait_until
 from tests.helpers.watch import count
@@ -142,6 +142,7 @@ def pgbouncer() -> Iterator[Pgbouncer]:
             pytest.skip(str(error))
 
 
+@in_the_long_form
 @pytest.mark.parametrize("engine", some(ENGINES[::-1]), ids=some(["ours", "Django's"]))
 def test_django_goes_through_a_pgbouncer(engine: str, pgbouncer: Pgbouncer) -> None:
     """Each transaction may have another session; more are kept open than it has connections."""
@@ -164,6 +165,7 @@ def test_django_goes_through_a_pgbouncer(engine: str, pgbouncer: Pgbouncer) -> N
     assert rows(url, "select sum(balance) = 1000 * count(*) from pooled_account") == [(True,)]
 
 
+@in_the_long_form
 def test_our_django_engine_begins_with_its_settings(url: str) -> None:
     """Zone and statement timeout are there without a statement, at each checkout."""
     with django(url, ENGINES[1]) as (running, _):
@@ -171,6 +173,7 @@ def test_our_django_engine_begins_with_its_settings(url: str) -> None:
             assert running.get("/session").json == {"zone": "Europe/Berlin", "timeout": "30s"}
 
 
+@in_the_long_form
 def test_our_django_engine_tests_what_it_keeps(postgres: Postgres, url: str) -> None:
     """Backends that have ended between two requests, as in a restart: no request fails."""
     name = psycopg2.extensions.parse_dsn(url)["dbname"]

@@ -9,6 +9,7 @@ from time import monotonic
 import psycopg2
 import pytest
 
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.front import Front, behind_proxies
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import (
@@ -241,6 +242,7 @@ def test_states_are_unavailable_while_mongodb_refuses(greenline: Service, front:
     wait_until(lambda: greenline.get("/states").status == 200, "the states to be back")
 
 
+@in_the_long_form
 def test_a_short_request_timeout_does_not_silence_readiness(databases: Databases) -> None:
     """Readiness keeps its own limits: it says which server hangs."""
     with (

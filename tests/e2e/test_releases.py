@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.releases import GOOD, Releases, all_serve, hang_up, serving
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.load import Load
 from tests.helpers.processes import children
 from tests.helpers.support import free_port, wait_until
@@ -117,6 +118,7 @@ def test_another_release_takes_the_place_of_one_that_loads(releases: Releases) -
         assert "reload refused" not in running.log
 
 
+@in_the_long_form
 def test_a_release_that_hangs_is_refused(releases: Releases) -> None:
     """After the limit its process is killed."""
     releases.write(

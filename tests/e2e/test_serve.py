@@ -378,6 +378,7 @@ def test_a_child_that_dies_ends_everything(victim: str, used: Path) -> None:
         )
 
 
+@in_the_long_form
 def test_after_a_kill_the_next_start_works(used: Path) -> None:
     """
     The servers go with the process that started them; after kill -9 of every process the next start

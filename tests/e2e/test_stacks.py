@@ -13,6 +13,7 @@ import psycopg2
 
 from embedded.mongo import Mongo
 from tests.e2e.hosting import hosting
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.support import Service, run, wait_until
 
 APP = "tests.e2e.watched_databases:app"
@@ -160,6 +161,7 @@ def test_a_blocked_hub_shows_its_requests_and_the_code_that_blocks(
     }  # fmt: skip
 
 
+@in_the_long_form
 def test_an_arbiter_stands_for_its_workers() -> None:
     """Each with a text of its own."""
     with hosting(APP, "-w", "2") as running:

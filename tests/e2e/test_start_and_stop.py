@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from embedded.postgres import Postgres
-from tests.helpers.forms import some
+from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.support import Answer, Databases, service, wait_until
 from tests.helpers.watch import backends
 
@@ -43,6 +43,7 @@ def test_a_bad_setting_is_reported_in_one_line(databases: Databases, name: str, 
     assert SECRET not in log
 
 
+@in_the_long_form
 def test_ctrl_c_ends_it_without_a_word_of_the_interpreter(databases: Databases) -> None:
     """A terminal signals the arbiter and the workers, and the arbiter signals the workers again."""
     with service(databases.environ) as greenline:
@@ -100,6 +101,7 @@ def test_a_reload_below_the_budget_loses_no_request(databases: Databases) -> Non
         assert set(statuses) == {200}
 
 
+@in_the_long_form
 def test_a_killed_worker_is_replaced(databases: Databases) -> None:
     """After a kill -9 the arbiter starts another worker, which serves."""
     with service({**databases.environ, "WEB_CONCURRENCY": "1"}) as greenline:

@@ -20,7 +20,7 @@ import pytest
 from greenline.ops.sources import memory_of, pids_of
 from greenline.ops.watch import Watch
 from tests.e2e.hosting import at_once, hosting
-from tests.helpers.forms import some
+from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.support import BIN, CHECKOUT, Service, environ, free_port, run, wait_until
 
 APP = "tests.e2e.watched:app"
@@ -86,6 +86,7 @@ def _durations(log: str) -> list[float]:
     return [line["total_ms"] / 1000 for line in lines if line["path"] == "/wait"]
 
 
+@in_the_long_form
 def test_it_is_the_same_for_a_process_and_a_url(running: Service, port: int) -> None:
     """The workers, their limits and their last slow requests, as JSON for scripts."""
     assert running.get("/wait?1.1").status == 200
@@ -191,7 +192,7 @@ UNWATCHED = {
 
 
 @pytest.mark.parametrize(
-    ("target", "token", "reason"), some(list(UNWATCHED.values()), 3), ids=some(list(UNWATCHED), 3)
+    ("target", "token", "reason"), some(list(UNWATCHED.values())), ids=some(list(UNWATCHED))
 )
 def test_what_cannot_be_watched_is_named(
     target: str, token: str, reason: str, running: Service, port: int

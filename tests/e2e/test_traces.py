@@ -12,7 +12,7 @@ import pytest
 
 from greenline.lifecycle.drain import SEND_S
 from tests.e2e.hosting import at_once, hosting
-from tests.helpers.forms import some
+from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.otlp import Receiver, Span, receiving
 from tests.helpers.pages import write_example
 from tests.helpers.support import CHECKOUT, Databases, run, service, wait_until
@@ -96,6 +96,7 @@ def test_each_request_is_a_tree(
         assert "secret" not in repr(receiver.spans)
 
 
+@in_the_long_form
 def test_a_trace_goes_on_in_the_next_service() -> None:
     """With the parent's decision: what the sender does not sample, no span is made of."""
     sampled, not_sampled = parents(2)
@@ -116,7 +117,7 @@ def test_a_trace_goes_on_in_the_next_service() -> None:
     assert not [each for each in receiver.named("GET /traceparent") if each.parent_id == ""][1:]
 
 
-@pytest.mark.parametrize("is_traced", [True, False], ids=["traced", "not traced"])
+@pytest.mark.parametrize("is_traced", some([True, False]), ids=some(["traced", "not traced"]))
 def test_an_application_passes_the_trace_on_itself(is_traced: bool, tmp_path: Path) -> None:
     """As docs/watch.md has it: its span is the parent, or the one that was its own parent."""
     write_example("docs/watch.md", "orders.py", tmp_path)
@@ -181,7 +182,7 @@ def test_a_fork_in_a_request(
         assert len(receiver.named("find books")) == 10
 
 
-@pytest.mark.parametrize("is_deaf", [True, False], ids=["deaf", "down"])
+@pytest.mark.parametrize("is_deaf", some([True, False]), ids=some(["deaf", "down"]))
 def test_a_receiver_that_does_not_answer(is_deaf: bool) -> None:
     """The requests go on, the hub is not blocked, and the worker stops within its bound."""
     with socket.socket() as silent:
@@ -217,6 +218,7 @@ def test_a_reload_loses_no_span() -> None:
         assert len({each.resource["process.pid"] for each in found}) == 2
 
 
+@in_the_long_form
 def test_slow_requests_are_logged_as_well(empty_database: str, empty_mongo: str) -> None:
     """The statement and the command are in the log's line and in spans, once each."""
     urls = {"URL": empty_database, "URI": empty_mongo, "GREENLINE_SLOW_MS": "1"}
@@ -234,12 +236,14 @@ def test_slow_requests_are_logged_as_well(empty_database: str, empty_mongo: str)
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("OTEL_PROPAGATORS", "none-such"),
-        ("OTEL_BSP_MAX_QUEUE_SIZE", "10"),
-        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "x"),
-        ("OTEL_TRACES_EXPORTER", "none-such"),
-    ],
+    some(
+        [
+            ("OTEL_PROPAGATORS", "none-such"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "10"),
+            ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "x"),
+            ("OTEL_TRACES_EXPORTER", "none-such"),
+        ]
+    ),
 )
 def test_a_wrong_value_leaves_the_service_alone(
     name: str, value: str, empty_database: str, empty_mongo: str

@@ -11,6 +11,7 @@ from selenium.webdriver.common.by import By
 
 from greenline.tune import report
 from tests.helpers.browser import browser, complaints
+from tests.helpers.forms import in_the_long_form
 from tests.helpers.tuned import result
 
 PHONE = 390
@@ -94,6 +95,7 @@ def test_it_is_one_file_and_runs_nothing(chrome: webdriver.Chrome, tmp_path: Pat
     assert run(page, "return document.documentElement.scrollWidth") <= PHONE
 
 
+@in_the_long_form
 def test_two_results_are_side_by_side(chrome: webdriver.Chrome, tmp_path: Path) -> None:
     """One picture has both, on one scale; what has changed comes first, with what is noise."""
     report.compare(result(), result(faster=1.03), tmp_path / "both.html")
@@ -130,6 +132,7 @@ def test_what_was_not_measured_is_said(chrome: webdriver.Chrome, tmp_path: Path)
     assert "recommended pool - 4 -" in texts(page, "#differences tr")
 
 
+@in_the_long_form
 def test_results_of_different_loads_are_not_compared_in_silence(
     chrome: webdriver.Chrome, tmp_path: Path
 ) -> None:

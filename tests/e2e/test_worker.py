@@ -17,6 +17,7 @@ from greenline.http.gunicorn_compat import VERSION
 from tests.helpers.certificate import certify, needs_openssl
 from tests.helpers.conversation import DATE
 from tests.helpers.corpus import CORPUS, FOLLOW, ON_PURPOSE, RESPONSES
+from tests.helpers.forms import some
 from tests.helpers.support import Service, service, wait_until
 
 GREEN = "--worker-class=greenline.worker.GreenWorker"
@@ -324,11 +325,13 @@ def test_without_the_c_parser_every_request_takes_the_fallback(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("GREENLINE_HEAD_TIMEOUT", "0"),
-        ("GREENLINE_BODY_TIMEOUT", "soon"),
-        ("GREENLINE_MAX_BODY_BYTES", "-1"),
-    ],
+    some(
+        [
+            ("GREENLINE_HEAD_TIMEOUT", "0"),
+            ("GREENLINE_BODY_TIMEOUT", "soon"),
+            ("GREENLINE_MAX_BODY_BYTES", "-1"),
+        ]
+    ),
 )
 def test_a_bad_setting_stops_gunicorn_by_name(name: str, value: str) -> None:
     """One line says which variable is wrong, before a worker is started."""

@@ -13,6 +13,7 @@ from greenline.cli import main
 from greenline.deploy.findings import Level
 from greenline.doctor import imports
 from greenline.doctor.project import Project, load
+from tests.helpers.forms import in_the_long_form
 
 APP = "def application(environ, start_response):\n    return []\n"
 
@@ -87,6 +88,7 @@ def test_an_asgi_application_is_none(tmp_path: Path, source: str) -> None:
     )
 
 
+@in_the_long_form
 def test_one_that_does_not_end(tmp_path: Path) -> None:
     """It is given up, with all that it has started; the last line is shown, and none is kept."""
     source = "import subprocess\nsubprocess.Popen(['sleep', '1000'])\n"

@@ -18,7 +18,7 @@ from greenline.doctor import trial
 from greenline.doctor.serving import TrialError
 from greenline.doctor.trial import Request
 from greenline.errors import ConfigError
-from tests.helpers.forms import some
+from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.support import BIN, CHECKOUT, IS_LONG, environ, free_port, wait_until
 
 SHOP = """\
@@ -158,6 +158,7 @@ def test_waits_that_yield_are_ready(shop: Path) -> None:
     assert by_sync > 3 * by_threads > 4.5
 
 
+@in_the_long_form
 def test_tests_run_twice(shop: Path) -> None:
     """What they wait for below Python is found; those that fail when patched are an error."""
     (shop / "checks.py").write_text(
@@ -255,6 +256,7 @@ for path in ("/many", "/open", "/redis", "/redis", "/gets", "/gets"):
 """
 
 
+@in_the_long_form
 def test_other_drivers_are_observed(
     shop: Path, empty_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -316,8 +318,7 @@ ENGINE = "django.db.backends.postgresql"
             (ENGINE, "60", {}, []),
             (ENGINE, "0", {"GREENLINE_POOL": "1"}, []),
             ("greenline.django.postgresql", "0", {"PYTHONPATH": str(CHECKOUT)}, []),
-        ],
-        2,
+        ]
     ),
 )
 def test_django_that_connects_in_each_request(
@@ -456,6 +457,7 @@ def test_requests_that_do_nothing_wrong(shop: Path, empty_database: str) -> None
     assert [each for each in found["findings"] if each["code"] in wrong] == []
 
 
+@in_the_long_form
 def test_what_a_test_holds_itself_is_not_the_applications(shop: Path, empty_database: str) -> None:
     """The context of a request, which closes its connection later, and a transaction."""
     (shop / "checks.py").write_text(
@@ -571,13 +573,16 @@ def test_traffic_of_ones_own(shop: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [
-        (("--run", "no-such-program -x"), "no-such-program: No such file or directory"),
-        (("missing:app", "--serve"), "gunicorn does not serve: "),
-        (("--run", f"{sys.executable} -c 'import os; os._exit(0)'"), "nothing was observed"),
-        (("shop:app", "--replay", "shop.py"), "shop.py: no line has a GET"),
-    ],
-    ids=["no program", "no application", "no end", "no log"],
+    some(
+        [
+            (("--run", "no-such-program -x"), "no-such-program: No such file or directory"),
+            (("missing:app", "--serve"), "gunicorn does not serve: "),
+            (("--run", f"{sys.executable} -c 'import os; os._exit(0)'"), "nothing was observed"),
+            (("shop:app", "--replay", "shop.py"), "shop.py: no line has a GET"),
+        ],
+        2,
+    ),
+    ids=some(["no program", "no application", "no end", "no log"], 2),
 )
 def test_what_cannot_run_is_one_finding(shop: Path, options: tuple[str, ...], reason: str) -> None:
     """And the rest is reported all the same."""

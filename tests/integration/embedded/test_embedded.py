@@ -22,7 +22,7 @@ from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
 from embedded.process import kill_all
 from greenline.errors import ConfigError
-from tests.helpers.forms import some
+from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.support import CHECKOUT, IS_LONG, SLOT_WAIT_S, open_folder, wait_until
 
 Server = Postgres | Mongo
@@ -166,6 +166,7 @@ time.sleep(60)
     wait_until(lambda: not processes(str(data)), "the orphans to end")
 
 
+@in_the_long_form
 def test_a_killed_postgres_with_a_busy_backend_starts_again(data: Path) -> None:
     """A backend that outlives its postmaster is ended by the next start, not waited for."""
     busy = "select count(*) from generate_series(1, 1000000000000)"
@@ -255,6 +256,7 @@ def test_as_root_a_closed_folder_stays_closed_and_works(data: Path) -> None:
     assert not (closed / "pg").exists()
 
 
+@in_the_long_form
 @as_root
 def test_as_root_a_removed_folder_does_not_come_back(data: Path) -> None:
     """Data kept elsewhere for a folder that was deleted are not found by its successor."""
@@ -276,6 +278,7 @@ def test_as_root_postgres_runs_as_its_own_user(data: Path) -> None:
         assert Path(f"/proc/{server.pid}").stat().st_uid not in (0, os.geteuid())
 
 
+@in_the_long_form
 def test_a_temporary_server_leaves_no_folder() -> None:
     """What tests and benches borrow is gone afterwards."""
     with temporary(max_connections=20) as server:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.helpers import support
+from tests.helpers.forms import in_the_long_form, some
 
 BEGIN = """
 import sys, time, logging, json, ctypes, gevent
@@ -62,7 +63,7 @@ def run(script: str, *, patched: bool = True, limit_s: float = 0.1, stuck_s: flo
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("patched", [True, False], ids=["patched", "unpatched"])
+@pytest.mark.parametrize("patched", some([True, False]), ids=some(["patched", "unpatched"]))
 @pytest.mark.parametrize("how", ["in_sleep", "in_python", "in_c", "one_call_into_c"])
 def test_names_the_function_that_blocks(how: str, patched: bool) -> None:
     """Asleep outside of gevent, busy in Python or in C: the stack shows who, the head how long."""
@@ -143,6 +144,7 @@ def test_a_hub_that_is_blocked_all_the_time_does_not_flood_the_log() -> None:
     assert "reports 10" in second
 
 
+@in_the_long_form
 def test_a_short_block_does_not_hide_a_longer_one() -> None:
     """Of those since the last entry the longest is logged, with its stack, when its time comes."""
     said = run(
@@ -158,6 +160,7 @@ def test_a_short_block_does_not_hide_a_longer_one() -> None:
     assert re.search(r"\(and \d more times since the last entry\)", said)
 
 
+@in_the_long_form
 def test_many_greenlets_in_turn_are_not_taken_for_one_that_blocks() -> None:
     """A hub that is late because of its load says so."""
     said = run(

@@ -15,6 +15,7 @@ from greenline.hub import deadline
 from greenline.mongo.client import Mongo
 from tests.helpers import guarded as guarding
 from tests.helpers.certificate import certify
+from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.guarded import PASSWORD, Guarded, guarded
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import OPS_TOKEN, Databases, Service, service, wait_until
@@ -89,7 +90,7 @@ def insert(client: Mongo) -> None:
     client.insert("c", {"_id": 2})
 
 
-@pytest.mark.parametrize("mechanism", guarding.MECHANISMS)
+@pytest.mark.parametrize("mechanism", some(guarding.MECHANISMS))
 def test_a_user_reads_and_writes_over_tls(server: Guarded, open_as: Open, mechanism: str) -> None:
     """Also in a transaction, several at once, and what does not go into one piece."""
     client = open_as("writer", *server.tls, f"authMechanism={mechanism}")
@@ -228,6 +229,7 @@ def test_the_service_runs_on_it(server: Guarded, databases: Databases) -> None:
         assert (again.status, again.body) == (200, made.body)
 
 
+@in_the_long_form
 def test_a_service_with_a_wrong_password_is_not_ready(
     server: Guarded, databases: Databases
 ) -> None:

@@ -16,7 +16,7 @@ from embedded.postgres import Postgres
 from greenline.cli import main
 from greenline.tune import choose, measure, proof, rate, results, run, server, timetable, tuner
 from greenline.tune.server import Configuration, started
-from tests.helpers.forms import some
+from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.pages import commands
 from tests.helpers.support import CHECKOUT, environ
 
@@ -276,6 +276,7 @@ def test_what_cannot_be_read_or_written_is_one_line(plain: Path) -> None:
     assert "WEB_CONCURRENCY" in done.stderr
 
 
+@in_the_long_form
 @pytest.mark.parametrize("moment", some(["workers 1, round 1", "searching the rate: 400/s"]))
 def test_ctrl_c_gives_what_is_known_so_far(plain: Path, moment: str) -> None:
     """The rates that were measured, in the file too; and the server that was started is gone."""
