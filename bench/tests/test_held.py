@@ -56,6 +56,7 @@ def test_one_that_holds_too_many_is_compared_with_one_that_does_not(
     ]
 
 
+@in_the_long_form
 def test_requests_find_their_own_state(bench: tuple[Held, report.Report]) -> None:
     """As many as were asked for."""
     mine, found = bench

@@ -11,6 +11,7 @@ import pytest
 from bench import hot_worker, proc, report, sockets
 from bench.hot_worker import CLIENTS, EVEN, SHARED, SLEEP_S
 from bench.servers import Gunicorn, ServerError
+from tests.helpers.forms import in_the_long_form
 
 APP = """
 import gevent
@@ -47,6 +48,7 @@ def test_one_worker_has_all_clients_and_the_others_none(
     assert max(ended_s) - min(ended_s) < 2.0
 
 
+@in_the_long_form
 def test_the_others_hang_up(server: Gunicorn) -> None:
     """The idle workers have no connection when the clients have been gathered."""
 

@@ -7,12 +7,11 @@ import pytest
 from embedded.postgres import Postgres
 from tests.flask_suite.running import Run, copy, run
 from tests.helpers import sdist
-from tests.helpers.support import CHECKOUT, IS_LONG
+from tests.helpers.forms import in_the_long_form
+from tests.helpers.support import CHECKOUT
 
 SUITE = CHECKOUT / "tests" / "flask_sqlalchemy_suite"
-SHORT, LONG = ("tests/test_session.py",), ("tests",)
-PATHS = LONG if IS_LONG else SHORT
-MIN_PASSED = {SHORT: 5, LONG: 240}
+MIN_PASSED = 240
 
 
 def on_postgres(whose: str, source: Path, folder: Path) -> Run:
@@ -28,14 +27,15 @@ def on_postgres(whose: str, source: Path, folder: Path) -> Run:
         url += "&options=-c%20lock_timeout%3D500"
         conftest.write_text(text.replace('"sqlite://"', repr(url)), encoding="utf-8")
         given = {"GREENLINE_POOL": "1", "DATABASE_URL": server.superuser_url}
-        arguments = ("-p", "empty_schema", *PATHS)
+        arguments = ("-p", "empty_schema", "tests")
         return run(whose, suite, *arguments, path=[suite / "src", SUITE], more=given, limit_s=400)
 
 
+@in_the_long_form
 @pytest.mark.timeout(900)
 def test_flask_sqlalchemys_own_tests_have_the_same_outcomes(tmp_path: Path) -> None:
     """On Postgres, in a process that is patched and one that is not."""
     source = sdist.folder("flask_sqlalchemy", "3.1.1", SUITE / "sdist.txt")
     stock, ours = (on_postgres(whose, source, tmp_path) for whose in ("stock", "patched"))
     assert ours.outcomes == stock.outcomes
-    assert sum(each == "passed" for each in stock.outcomes.values()) >= MIN_PASSED[PATHS]
+    assert sum(each == "passed" for each in stock.outcomes.values()) >= MIN_PASSED
