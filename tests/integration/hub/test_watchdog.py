@@ -109,19 +109,19 @@ def test_a_wait_for_a_processor_is_no_block() -> None:
 
 
 def test_every_block_just_above_the_limit_is_counted_and_has_a_stack() -> None:
-    """Eight blocks of 600 ms, whenever they begin: none is missed."""
-    # On a busy machine the look at a block comes 50 ms late.
+    """Four blocks of half as much again, whenever they begin: none is missed."""
+    # On a busy machine the look at a block comes late: it has a second.
     said = run(
         "watchdog.LOG_EVERY_S = 0.0\n"
-        "for n in range(8):\n"
-        "    gevent.sleep(0.05 + n * 0.0137)\n"
-        "    gevent.spawn(handler, in_sleep, 0.6).join()\n"
+        "for n in range(4):\n"
+        "    gevent.sleep(0.05 + n * 0.0274)\n"
+        "    gevent.spawn(handler, in_sleep, 3.0).join()\n"
         "report()",
-        limit_s=0.4,
+        limit_s=2.0,
     )
     (reported,) = re.findall(r"^reports (\d+) ", said, re.M)
-    assert said.count("in in_sleep") >= 8
-    assert int(reported) >= 8
+    assert said.count("in in_sleep") >= 4
+    assert int(reported) >= 4
 
 
 def test_a_hub_that_is_blocked_all_the_time_does_not_flood_the_log() -> None:
