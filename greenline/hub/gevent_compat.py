@@ -31,6 +31,8 @@ try:
     from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
     from gevent.hub import Hub
     from gevent.libev.corecext import loop as _Loop
+    from gevent.local import _greenlet_deleted as GreenletDeleted  # type: ignore[attr-defined]
+    from gevent.local import _wrefdict as LocalDicts  # type: ignore[attr-defined]
     from gevent.monkey import _patch_thread_common  # type: ignore[attr-defined]
     from gevent.os import _watch_child as watch_child  # type: ignore[attr-defined]
     from gevent.os import _watched_children as watched_children  # type: ignore[attr-defined]
@@ -44,14 +46,18 @@ try:
 except ImportError:  # before 25.8: its os.close closes at once
     closing_descriptors = {}
 
+LOCAL_PREFIX = "_gevent_local_localimpl_"  # of a greenlet's attributes that name its thread-locals
+
 # What is called or overridden, with the parameters that it has in the supported versions; None for
 # what is no function.
 MEMBERS: tuple[tuple[Any, str, str | None], ...] = (
     (gevent.os, "_watch_child", "pid callback loop ref"),
     (green_thread, "LockType", None),
     (green_thread, "allocate_lock", None),
+    (green_thread, "get_ident", "gr"),
     (green_threading, "Lock", None),
     (green_threading, "_allocate_lock", None),
+    (green_threading, "_get_ident", "gr"),
     (green_threading, "_set_sentinel", None),
     (green_threading, "allocate_lock", None),
     (DummyThread, "__init__", "self"),

@@ -38,6 +38,11 @@ def is_main_thread() -> bool:
     return get_ident() == _main_ident
 
 
+def main_ident() -> int:
+    """Return the system's id of the thread of the worker's hub."""
+    return _main_ident
+
+
 class _Wait:
     """
     A wait of a greenlet, or of a native thread without a hub.

@@ -22,9 +22,11 @@ from gevent.hub import Waiter
 from gevent.lock import Semaphore
 from gevent.monkey import get_original
 
+from greenline.hub.callers import Caller
 from greenline.hub.deadline import wait_in
 from greenline.hub.gevent_compat import get_hub_if_exists
 from greenline.hub.thread_locks import Event, is_main_thread
+from greenline.offload import fork
 
 IDLE_S = 10.0
 MAX_IDLE = 16  # idle threads that no OwnThread keeps
@@ -111,7 +113,8 @@ class _Job:
     """A call and the greenlet that waits for its end."""
 
     __slots__ = (
-        "args", "context", "error", "func", "is_done", "outbox", "result", "turns", "waiter",
+        "args", "caller", "context", "error", "func", "is_done", "outbox", "result", "turns",
+        "waiter",
     )  # fmt: skip
 
     def __init__(self, func: Callable[..., Any], args: tuple[Any, ...], outbox: _Outbox) -> None:
@@ -120,28 +123,43 @@ class _Job:
         self.outbox = outbox
         # The application's callbacks, such as functions of sqlite, see the caller's variables.
         self.context: Context = copy_context()
+        self.caller = Caller()
         self.waiter: Any = Waiter(outbox.hub)
         self.result: Any = None
         self.error: BaseException | None = None
         self.is_done = False
         self.turns: Semaphore | None = None  # where a turn is given back at the end of the call
 
-    def run(self) -> None:
-        """Run in the native thread."""
+    def run(self, thread: Any) -> None:
+        """
+        Run in the native thread.
+
+        :param thread: its greenlet.
+        """
         func, args = self.func, self.args
         # The hub keeps the job longer than the greenlet that waits, and the objects not so long.
         del self.func, self.args
+        self.caller.begin(thread)
         try:
             self.result = self.context.run(func, *args)
         except BaseException as error:
             self.error = error
+        self.caller.end(thread)
 
     def wait(self, has_deadline: bool = True) -> Any:
         """Wait in the hub; return the call's result or raise its error."""
-        if has_deadline:
-            wait_in(self.waiter.get)
-        else:
-            self.waiter.get()
+        try:
+            if has_deadline:
+                wait_in(self.waiter.get)
+            else:
+                self.waiter.get()
+        except BaseException:
+            self.caller.leave()
+            raise
+        self.caller.resume()
+        for variable, value in self.context.items():
+            if variable.get(self) is not value:
+                variable.set(value)
         if self.error is None:
             return self.result
         error, self.error = self.error, None  # its traceback refers to this job: a cycle
@@ -168,7 +186,7 @@ class _Drop:
     outbox: None = None
 
     def __init__(self, held: list[Any]) -> None:
-        self.run = held.clear
+        self.run = lambda _: held.clear()
 
 
 class Thread:
@@ -177,6 +195,7 @@ class Thread:
     def __init__(self) -> None:
         self.ident = 0
         self.has_ended = False
+        self._is_copy = False
         self._jobs: deque[_Job | _Drop] = deque()
         self._current: _Job | _Drop | None = None
         self._is_asleep = False
@@ -251,7 +270,7 @@ class Thread:
         """Mark the thread as ended, in a forked child."""
         # A child has only the thread that forked, and the copy of a lock may be held for ever.
         self._lock = native.allocate_lock()
-        self.has_ended = True
+        self.has_ended = self._is_copy = True
 
     def _rouse(self) -> None:
         if self._is_asleep:
@@ -260,10 +279,13 @@ class Thread:
 
     def _work(self) -> None:
         self.ident = get_ident()
+        greenlet = gevent.getcurrent()
         _local.is_ours = True
         while self._next():
             job: Any = self._current
-            job.run()
+            job.run(greenlet)
+            if self._is_copy:  # the call has forked, and this is the child
+                fork.end(job.error)
             # Before the greenlet is woken: if the thread is idle, the greenlet may use the object
             # of the job, such as a connection, without the thread.
             self._current = None

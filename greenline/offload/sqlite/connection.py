@@ -11,6 +11,7 @@ from types import BuiltinFunctionType
 from typing import Any
 
 from greenline.hub.cooperate import yield_to_hub
+from greenline.hub.thread_locks import main_ident
 from greenline.offload.sqlite.busy import Retries, waiting, wake, would_wait
 from greenline.offload.sqlite.cursor import Cursor
 from greenline.offload.sqlite.quick import (
@@ -21,7 +22,7 @@ from greenline.offload.sqlite.quick import (
     paces,
     run_or_hand_over,
 )
-from greenline.offload.threads import OwnThread, can_wait, get_ident
+from greenline.offload.threads import OwnThread, can_wait, get_ident, is_offloaded
 
 # The originals: the names in sqlite3 are replaced later.
 _Connection: Any = sqlite3.Connection
@@ -65,7 +66,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         self._own = own
         self._timeout_s = timeout_s
         self._checks_thread = checks_thread
-        self._owner = get_ident()
+        self._owner = main_ident() if is_offloaded() else get_ident()
         self._database = name
         # All databases in memory have the same name, so each has paces of its own.
         self._paces = {} if "memory" in name else paces.setdefault(name, {})
@@ -212,11 +213,12 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         self._is_guarded = guard is not None
 
     def _check_thread(self) -> None:
-        """Refuse calls of another native thread, as sqlite3 does; greenlets do not count."""
+        """Refuse calls of another native thread, as sqlite3 does."""
+        # Greenlets do not count, and neither do the threads in which calls of theirs run.
         if not self._checks_thread or self._own is None:
             return
         ident = get_ident()
-        if ident != self._owner and not self._own.is_current():
+        if ident != self._owner and not is_offloaded():
             raise sqlite3.ProgrammingError(
                 "SQLite objects created in a thread can only be used in that same thread. "
                 f"The object was created in thread id {self._owner} and this is thread id {ident}."

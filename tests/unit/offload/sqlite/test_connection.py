@@ -104,6 +104,19 @@ def test_a_foreign_native_thread_is_refused(conn: sqlite3.Connection) -> None:
     assert gevent.spawn(rows, conn).get() == [1]
 
 
+def test_an_offloaded_call_is_none_of_a_foreign_thread(path: Path) -> None:
+    """It uses connections of its greenlet, and opens some; so does a function of another one."""
+    conn, other = sqlite3.connect(path), sqlite3.connect(path)
+
+    def count() -> int:
+        found: int = conn.execute("select count(*) from sqlite_master").fetchone()[0]
+        return found
+
+    other.create_function("counted", 0, count)
+    assert threads.run(count) == other.execute("select counted()").fetchone()[0] == 1
+    assert threads.run(sqlite3.connect, path).execute("select 1").fetchone() == (1,)
+
+
 def test_threads_of_connections_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not one for each of two hundred open connections, and few for those that are gone."""
     opened = [sqlite3.connect(path) for _ in range(200)]

@@ -1,0 +1,125 @@
+"""
+Let a call in an offload thread be one of the greenlet that made it, as threads know no difference.
+
+Such a call has its caller's ``threading.get_ident()`` and ``current_thread()``: an ``RLock`` that
+the caller holds lets it in. It has the caller's values of thread-locals, such as a session or a
+transaction, and those that it adds are the caller's as well.
+"""
+
+import gc
+import threading
+from functools import partial
+from typing import Any
+from weakref import ref
+
+from greenlet import getcurrent
+
+from greenline.hub.gevent_compat import (
+    LOCAL_PREFIX,
+    GreenletDeleted,
+    LocalDicts,
+    green_thread,
+    green_threading,
+)
+
+_idents: dict[int, int] = {}  # by the id of an offload thread's greenlet, that of its caller
+_known: dict[str, Any] = {}  # by the key of a thread-local, a reference to all its values
+
+
+def get_ident(gr: Any = None) -> int:
+    """Return what ``threading.get_ident`` returns after the patching; *gr* is gevent's."""
+    try:
+        ident = id(getcurrent() if gr is None else gr)
+    except RuntimeError:  # at the end of the interpreter
+        ident = id(None)
+    return _idents.get(ident, ident)
+
+
+def install() -> None:
+    """Let gevent patch with this ``get_ident``; call it before the patching."""
+    green_thread.get_ident = get_ident
+    green_threading.get_ident = green_threading._get_ident = get_ident
+
+
+class Caller:
+    """The greenlet that makes a call, and waits meanwhile."""
+
+    __slots__ = ("_added", "_greenlet", "_ident", "_number", "_shared")
+
+    def __init__(self) -> None:
+        threading.current_thread()  # one that is made in the thread would end with that
+        greenlet: Any = getcurrent()
+        self._greenlet = greenlet  # until it goes on: its frames refer to this object
+        self._ident = get_ident()
+        self._number = 0
+        self._added: list[tuple[str, Any, Any, Any]] | None = None
+        # Here, and not in the thread: what that does after it has woken up takes longer.
+        self._shared: list[tuple[Any, Any]] = []
+        mine = id(greenlet)
+        for key, local in list(greenlet.__dict__.items()):
+            values = (found := _known.get(key)) and found()
+            if values is None and key.startswith(LOCAL_PREFIX):
+                values = _values(key, local)
+            if values and mine in values:
+                self._shared.append((values, values[mine]))
+
+    def begin(self, thread: Any) -> None:
+        """
+        Share what the caller has, before the call.
+
+        :param thread: the greenlet of the native thread, which calls this.
+        """
+        self._number = number = id(thread)
+        _idents[number] = self._ident
+        if self._greenlet is not None:
+            for values, mine in self._shared:
+                values[number] = mine
+
+    def end(self, thread: Any) -> None:
+        """Take what the call has added, after the call; the parameter is that of :meth:`begin`."""
+        self._unshare()
+        self._shared = []
+        del _idents[self._number]
+        if thread.__dict__:
+            self._added = []
+            for key in [key for key in thread.__dict__ if key.startswith(LOCAL_PREFIX)]:
+                local = thread.__dict__.pop(key)
+                if (values := _values(key, local)) and self._number in values:
+                    self._added.append((key, local(), values, values.pop(self._number)))
+
+    def resume(self) -> None:
+        """Adopt what the call has added; called in the greenlet after the call."""
+        greenlet, self._greenlet = self._greenlet, None
+        while self._added:
+            key, local, values, added = self._added.pop()
+            values[id(greenlet)] = added
+            greenlet.__dict__[key] = ref(local)
+            if rawlink := getattr(greenlet, "rawlink", None):
+                rawlink(GreenletDeleted(id(greenlet), ref(values)))
+
+    def leave(self) -> None:
+        """Go on before the end of the call, in the greenlet: its thread-locals are its own."""
+        # The call keeps its id: it could not release an RLock otherwise.
+        self._greenlet = None
+        self._unshare()
+
+    def _unshare(self) -> None:
+        for values, _ in self._shared:
+            values.pop(self._number, None)
+
+
+def _values(key: str, local: Any) -> Any:
+    """Return the values of a thread-local by the id of a greenlet, None if it is gone."""
+    found = _known.get(key)
+    if found is None or (values := found()) is None:
+        if (self := local()) is None:
+            return None
+        # gevent's compiled class has no other way to them.
+        values = next(each for each in gc.get_referents(self) if type(each) is LocalDicts)
+        _known[key] = ref(values, partial(_forget, key))
+    return values
+
+
+def _forget(key: str, found: Any) -> None:
+    if _known.get(key) is found:
+        del _known[key]
