@@ -8,16 +8,23 @@ Python, and wait in the locks that gevent has patched.
 
 A thread that a request starts is no daemon, unless it is asked to be one: the worker waits for it
 at its end, as for those of real threads.
+
+Until Python 3.11 ``functools.cached_property`` takes a lock that all objects of a class share: a
+native ``RLock``, which keeps no greenlet out, and blocks the hub while an offload thread computes,
+perhaps for ever. Here it takes none, as from Python 3.12 on.
 """
 
+import functools
 import os
 import queue
+import sys
 import threading
 from contextlib import suppress
 from functools import wraps
 from typing import Any
 
 import gevent.monkey
+from greenlet import getcurrent
 
 from greenline.hub.gevent_compat import DummyThread
 from greenline.hub.thread_locks import Event, SimpleQueue
@@ -35,6 +42,12 @@ def restore() -> None:
     condition.wait = _passing_on(condition.wait)
     thread: Any = gevent.monkey.get_original("threading", "Thread")
     thread.__init__ = _no_daemon_of_a_request(thread.__init__)
+    if sys.version_info < (3, 12):
+        native_lock = gevent.monkey.get_original("_thread", "RLock")
+        # A property that exists has a lock already: this goes before it.
+        functools.cached_property.lock = property(  # type: ignore[attr-defined]
+            lambda _: native_lock(), lambda _, __: None
+        )
 
 
 def _passing_on(wait: Any) -> Any:
@@ -77,4 +90,6 @@ def _is_of_main_hub(thread: threading.Thread) -> bool:
     """Return whether it is a greenlet that threading has not started, of the main thread's hub."""
     if not isinstance(thread, DummyThread):
         return False
-    return threading.get_native_id() == os.getpid()
+    # In an offload thread, it is the caller.
+    is_offloaded = threading.get_ident() != id(getcurrent())
+    return is_offloaded or threading.get_native_id() == os.getpid()

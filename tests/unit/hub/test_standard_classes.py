@@ -84,6 +84,7 @@ STARTED = """
 from greenline.patch import patch_all; patch_all()
 import threading, time
 import gevent
+from greenline.offload import threads
 
 def view():
     for more in {}, {"daemon": True}:
@@ -91,6 +92,7 @@ def view():
         threading.Thread(target=lambda s=sleep_s: (time.sleep(s), print(s)), **more).start()
     threading.Timer(0.1, print, ["timer"]).start()
     print(threading.current_thread().name[:5], threading.Thread().daemon)
+    print(threads.run(threading.Thread).daemon)
 
 gevent.spawn(view).join()
 """
@@ -99,4 +101,40 @@ gevent.spawn(view).join()
 def test_a_thread_that_a_request_starts_is_no_daemon() -> None:
     """A program waits for it at its end, and for no other one."""
     said = run(["python", "-c", STARTED], {"PYTHONPATH": str(CHECKOUT)}).stdout
-    assert said == "Dummy False\ntimer\n0.2\n"
+    assert said == "Dummy False\nFalse\ntimer\n0.2\n"
+
+
+COMPUTED = """
+import functools
+class Early:
+    @functools.cached_property
+    def value(self):
+        return compute(self)
+from greenline.patch import patch_all; patch_all()
+import threading
+import gevent
+from greenline.offload import threads
+class Late:
+    @functools.cached_property
+    def value(self):
+        return compute(self)
+def compute(self):
+    if self is first:
+        begun.set()
+        return is_other_there.wait(10)
+    return self is second
+for kind in Early, Late:
+    first, second = kind(), kind()
+    begun, is_other_there = threading.Event(), threading.Event()
+    computing = gevent.spawn(threads.run, lambda: first.value)
+    begun.wait()
+    print(second.value)
+    is_other_there.set()
+    print(computing.get(), vars(first))
+"""
+
+
+def test_a_cached_property_of_another_object_is_not_waited_for() -> None:
+    """The hub would wait for an offload thread, and that for a greenlet."""
+    done = run(["python", "-c", COMPUTED], {"PYTHONPATH": str(CHECKOUT)}, timeout_s=30)
+    assert done.stdout == "True\nTrue {'value': True}\n" * 2
