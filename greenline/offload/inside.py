@@ -26,6 +26,7 @@ from greenlet import getcurrent
 from greenline.hub import gevent_compat
 from greenline.hub.gevent_compat import set_hub
 from greenline.offload import threads
+from greenline.offload.imports import after_import
 
 READ, WRITE = 1, 2  # libev's
 OF_POPEN = "__init__", "communicate", "poll", "wait"
@@ -61,6 +62,12 @@ def patch() -> None:
         for name in names:
             if hasattr(owner, name):  # not all on macOS
                 setattr(owner, name, _run_by(threads.run_in_main_hub, getattr(owner, name)))
+    after_import("multiprocessing.popen_fork", _patch_process)
+
+
+def _patch_process(module: Any) -> None:
+    # Forked here, the child would have a hub in which no program can be waited for.
+    module.Popen._launch = _run_by(threads.run_in_main_hub, module.Popen._launch)
 
 
 def _soon(method: Callable[..., None]) -> Callable[..., None]:

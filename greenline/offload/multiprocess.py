@@ -9,7 +9,7 @@ import _multiprocessing  # type: ignore[import-not-found]
 import os
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import gevent
@@ -19,7 +19,13 @@ from greenlet import getcurrent
 
 from greenline.hub import poll
 from greenline.hub.backoff import Backoff
-from greenline.hub.gevent_compat import closing_descriptors, get_hub_if_exists
+from greenline.hub.gevent_compat import (
+    closing_descriptors,
+    get_hub_if_exists,
+    watch_child,
+    watched_children,
+)
+from greenline.offload import threads
 from greenline.offload.imports import after_import
 from greenline.offload.pipes import (
     ATOMIC_WRITE_BYTES,
@@ -59,6 +65,8 @@ def _patch_util(module: Any) -> None:
 
 def _watched(spawn: Callable[..., int], *args: Any) -> int:
     """Start a process by *spawn* so that ``os.waitpid`` waits for it in the hub."""
+    if threads.is_offloaded():
+        return _watched_in_main_hub(partial(spawn, *args))
     if not _watches_children():
         return spawn(*args)
     pid: int = fork_and_watch(fork=partial(spawn, *args))
@@ -66,7 +74,37 @@ def _watched(spawn: Callable[..., int], *args: Any) -> int:
 
 
 def _fork(watched: Callable[[], int]) -> int:
+    if threads.is_offloaded():
+        return _watched_in_main_hub(fork_gevent)
     return watched() if _watches_children() else fork_gevent()
+
+
+def _watched_in_main_hub(start: Callable[[], int]) -> int:
+    """Call *start* here, in an offload thread, and let the main hub watch the child."""
+    loop: Any = threads.main_hub().loop
+    ends: dict[int, int] = {}
+
+    def begin() -> Any:
+        # For any child: the main hub reaps this one, perhaps before its number is known here.
+        watcher = loop.child(0, ref=False)
+        watcher.start(lambda: ends.update({watcher.rpid: watcher.rstatus}))
+        return watcher
+
+    def finish(pid: int) -> None:
+        watcher.close()
+        if pid in ends:
+            watched_children[pid] = (pid, ends[pid], time())
+        elif pid:
+            watch_child(pid, loop=loop)
+
+    watcher = threads.call_in_main_hub(begin)
+    pid = 0
+    try:
+        pid = start()
+    finally:
+        if threads.is_offloaded():  # not so in the child
+            threads.call_in_main_hub(finish, pid)
+    return pid
 
 
 def _watches_children() -> bool:

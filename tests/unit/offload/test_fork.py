@@ -297,3 +297,67 @@ def main():
     tell("handled here", not signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 """)
     assert lines == ["status -15", "handled here True"]
+
+
+def test_a_child_that_returns_from_an_offloaded_call_ends() -> None:
+    """It has the thread of the call alone, which must not wait for the next one."""
+    lines = run("""
+from greenline.offload import threads
+
+def fork_and_return(error):
+    child = os.fork()
+    if child == 0:
+        if error:
+            raise error
+        return 0
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def main():
+    tell("statuses", *(threads.run(fork_and_return, error) for error in (None, SystemExit(3))))
+    tell("own", threads.OwnThread().call(fork_and_return, SystemExit(4)))
+""")
+    assert lines == ["statuses 0 3", "own 4"]
+
+
+def test_the_status_of_a_child_of_an_offloaded_call_is_kept() -> None:
+    """The main hub notices its end before the call waits for it."""
+    lines = run("""
+from gevent.monkey import get_original
+from greenline.offload import threads
+
+def status(start):
+    child = start()
+    get_original("time", "sleep")(0.2)  # until libev has reaped it
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def fork():
+    return os.fork() or os._exit(3)
+
+def spawn():
+    return multiprocessing.util.spawnv_passfds(b"/bin/false", [b"false"], [])
+
+def main():
+    import multiprocessing.util
+    subprocess.run(["true"])  # from now on libev reaps all children
+    tell(*(threads.run(status, start) for start in (fork, fork, spawn)))
+""")
+    assert lines == ["3 3 1"]
+
+
+def test_a_process_of_an_offloaded_call_may_start_programs() -> None:
+    lines = run("""
+from greenline.offload import threads
+
+def work():
+    tell("program", subprocess.run(["false"]).returncode)
+    in_child(lambda: None)
+
+def start():
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    return process.exitcode
+
+main = lambda: tell("process", threads.run(start))
+""")
+    assert lines == ["program 1", "status 0", "process 0"]
