@@ -13,6 +13,7 @@ import pytest
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
 from greenline.budget.plan import HEAD_ROOM, Deployment, Plan, PostgresFacts, postgres_plan
+from greenline.cli import ANSWER_TIMEOUT_S
 from greenline.mongo.client import make_client
 from greenline.mongo.limits import read_max_connections
 from greenline.postgres.limits import APPLICATION, read_facts
@@ -21,7 +22,6 @@ from tests.helpers.proxy import Proxy
 from tests.helpers.support import SLOT_WAIT_S, run, wait_until
 
 MAX_CONNECTIONS = 20
-SLACK_S = 3.0  # the command's imports among it
 
 
 @pytest.fixture(scope="module")
@@ -259,14 +259,17 @@ def test_a_server_that_hangs_or_refuses_is_status_3_and_soon(
     uri = f"mongodb://127.0.0.1:{mongo_proxy.port}/?directConnection=true"
     environ = {"DATABASE_URL": through(proxy), "MONGODB_URI": uri}
     proxy.deafen()
+    started = monotonic()
     done = run(COMMAND, environ, check=False)
+    one_s = monotonic() - started
     assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
     assert done.stderr.startswith("Error: Postgres: ")
     assert "MongoDB: 498 connections a host" in done.stdout or _reported_limit(mongo) is not None
     mongo_proxy.deafen()
     started = monotonic()
     done = run(COMMAND, environ, check=False)
-    assert monotonic() - started < 3.0 + SLACK_S
+    # On a busy machine the command's imports take seconds as well, in both.
+    assert monotonic() - started < one_s + ANSWER_TIMEOUT_S / 2
     assert (done.returncode, len(done.stderr.splitlines())) == (3, 2)
     proxy.refuse()
     done = run(COMMAND, {"DATABASE_URL": through(proxy)}, check=False)
