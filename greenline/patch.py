@@ -72,8 +72,17 @@ def hook_libraries() -> None:
     hook_pools()
     hook_pymongo()
     hook_django()
+    hook_multiprocessing()
     keep_running_loops()
     hook_uvloop()
+
+
+def hook_multiprocessing() -> None:
+    """Let multiprocessing wait in the hub; call it once in a process."""
+    # Not at the top: imported in the arbiter, it would keep unpatched functions.
+    from greenline.offload import multiprocess
+
+    multiprocess.install()
 
 
 def keep_running_loops() -> None:

@@ -94,15 +94,12 @@ def install() -> None:
     os.register_at_fork(
         before=_hold_signals, after_in_parent=_release_signals, after_in_child=_release_signals
     )
-    # Not at the top: imported in the arbiter, these would keep unpatched functions.
+    # Not at the top: imported in the arbiter, it would keep unpatched functions.
     import gevent.subprocess
-
-    from greenline.offload import multiprocess
 
     gevent_compat.check_subprocess()
     subprocess: Any = gevent.subprocess
     subprocess.fork = partial(_fork_for_exec, subprocess.fork)
-    multiprocess.install()
     _end_forking()
     while _deferred:
         _deferred.pop(0).start()

@@ -5,27 +5,24 @@ A blocked hub is a deadlock if the other process waits for a greenlet of this on
 thread of a queue or of a pool.
 """
 
-import _multiprocessing  # type: ignore[import-not-found]
 import os
 from collections.abc import Callable
 from functools import partial
-from time import monotonic, time
+from time import time
 from typing import Any
 
 import gevent
 from gevent.monkey import get_original
 from gevent.os import fork_and_watch, fork_gevent
-from greenlet import getcurrent
 
 from greenline.hub import poll
-from greenline.hub.backoff import Backoff
 from greenline.hub.gevent_compat import (
     closing_descriptors,
     get_hub_if_exists,
     watch_child,
     watched_children,
 )
-from greenline.offload import threads
+from greenline.offload import semaphores, threads
 from greenline.offload.imports import after_import
 from greenline.offload.pipes import (
     ATOMIC_WRITE_BYTES,
@@ -35,14 +32,12 @@ from greenline.offload.pipes import (
     blocking_read,
     blocking_write,
 )
-
-MIN_PAUSE_S, MAX_PAUSE_S = 0.0005, 0.02  # between two attempts to acquire a semaphore
-RECURSIVE_LOCK = 0  # a kind of SemLock
+from greenline.offload.semaphores import hub_to_wait_in
 
 
 def install() -> None:
     """Replace the waits in a process whose standard library is patched. Call once."""
-    _multiprocessing.SemLock = SemLock
+    semaphores.install()
     os.fork = partial(_fork, os.fork)
     if os.close is not get_original("os", "close"):  # an older gevent closes at once
         os.close = partial(_close, os.close)
@@ -153,15 +148,9 @@ def _write(number: int, data: Any) -> int:
     return blocking_write(number, data[:ATOMIC_WRITE_BYTES])
 
 
-def _hub() -> Any:
-    """Return the hub to wait in; None in a native thread without one and in the hub itself."""
-    hub = get_hub_if_exists()
-    return None if hub is getcurrent() else hub
-
-
 def _wait(number: int, event: int) -> None:
     """Wait until the descriptor *number* is ready; without a hub the next call blocks instead."""
-    hub = _hub()
+    hub = hub_to_wait_in()
     if hub is None or poll.which([number], POLL_EVENTS[event]):
         return
     watcher = hub.loop.io(number, event)
@@ -169,52 +158,6 @@ def _wait(number: int, event: int) -> None:
         hub.wait(watcher)
     finally:
         watcher.close()
-
-
-class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
-    """A semaphore of multiprocessing; greenlets wait for it in the hub."""
-
-    _owner: Any = None
-
-    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the semaphore as ``multiprocessing.Lock.acquire`` does, with its parameters."""
-        if _hub() is None:
-            is_acquired = bool(super().acquire(block, timeout))
-            if is_acquired and self.kind == RECURSIVE_LOCK:
-                self._owner = getcurrent()  # its thread may have a hub when it acquires it again
-            return is_acquired
-        until = None if timeout is None else monotonic() + timeout
-        backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
-        # Tried again and again: a semaphore has no descriptor on which the hub could wait.
-        while not self._try():
-            if not block or (until is not None and monotonic() >= until):
-                return False
-            # Without the request's deadline, as *timeout* alone limits this wait.
-            gevent.sleep(backoff.next_s())
-        return True
-
-    def release(self) -> None:
-        """Release the semaphore as ``multiprocessing.Lock.release`` does."""
-        if self.kind == RECURSIVE_LOCK and self._is_mine():
-            if self._owner not in (None, getcurrent()):
-                raise AssertionError("attempt to release recursive lock not owned by thread")
-            if self._count() == 1:
-                self._owner = None
-        super().release()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def _try(self) -> bool:
-        if self.kind == RECURSIVE_LOCK:
-            # In C the owner is a native thread, which all greenlets share.
-            if self._is_mine() and self._owner is not getcurrent():
-                return False
-            if super().acquire(False):
-                self._owner = getcurrent()
-                return True
-            return False
-        return bool(super().acquire(False))
 
 
 def _close(later: Callable[[int], None], number: int) -> None:

@@ -63,7 +63,7 @@ from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
 from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
-from greenline.offload import fork
+from greenline.offload import fork, semaphores
 from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
 from greenline.telemetry import counters, log_format, shared_memory
 from greenline.telemetry.reports import Reports
@@ -106,6 +106,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         except ConfigError as error:
             sys.exit(f"greenline: {error}")
         arbiter.format_log()
+        semaphores.install()
         hook_pymongo()  # preload_app: what is made here may connect in the workers alone
         tracing.hook_pymongo()
         slow_statements.hook_pymongo()

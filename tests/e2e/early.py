@@ -1,6 +1,7 @@
 """An application that keeps the current request per thread, and a formatter for its log."""
 
 import logging
+import multiprocessing
 import os
 import queue
 import threading
@@ -76,6 +77,11 @@ WAITS: dict[str, Callable[[], Any]] = {
     "items": lambda: (Timer(0.05, simple.put, (1,)).start(), simple.get()),
     "executor": lambda: executor.submit(gevent.sleep, 0.05).result(),
 }
+between_processes, counter = multiprocessing.Lock(), multiprocessing.Value("i", 0)
+WAITS_OF_PROCESSES: dict[str, Callable[[], Any]] = {
+    "lock": lambda: alone(between_processes),
+    "value": lambda: alone(counter),
+}
 
 
 def alone(lock: AbstractContextManager[Any]) -> None:
@@ -136,4 +142,11 @@ def fetch(port: int) -> bytes:
 def wait(kind: str) -> str:
     """Wait where other requests wait as well."""
     WAITS[kind]()
+    return kind
+
+
+@app.get("/wait-for-processes/<kind>")
+def wait_for_processes(kind: str) -> str:
+    """Wait for what multiprocessing has."""
+    WAITS_OF_PROCESSES[kind]()
     return kind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.early import THREADS, WAITS
+from tests.e2e.early import THREADS, WAITS, WAITS_OF_PROCESSES
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.certificate import certify, needs_openssl
 from tests.helpers.forms import some
@@ -87,6 +87,14 @@ def test_their_locks_and_queues_wait_in_the_hub(early: list[str]) -> None:
         assert [{each.status for each in four} for four in found.values()] == [{200}] * len(WAITS)
         # By a name of time.sleep: of 60 s when each blocks the hub.
         assert at_once(running, "/wait/name", 60)[1] < 30
+
+
+def test_preloaded_locks_of_multiprocessing_wait_in_the_hub() -> None:
+    """Also where the object with a lock keeps the lock's methods."""
+    with hosting("tests.e2e.early:app", "--preload") as running:
+        for kind in WAITS_OF_PROCESSES:
+            answers, _ = at_once(running, f"/wait-for-processes/{kind}", 4)
+            assert {each.status for each in answers} == {200}, kind
 
 
 @needs_openssl

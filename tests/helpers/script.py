@@ -34,6 +34,13 @@ def tick():
 gevent.spawn(tick)
 """
 
+TICKING = f"""{TICKS}
+def report(wait):
+    before = len(ticks)
+    result = wait()
+    tell(result, "with others" if len(ticks) >= before + 5 else "alone")
+"""
+
 
 def run(script: str, *, before: str = "") -> list[str]:
     """

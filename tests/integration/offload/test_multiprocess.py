@@ -2,14 +2,8 @@
 
 import pytest
 
-from tests.helpers.script import TICKS, run
-
-TICKING = f"""{TICKS}
-def report(wait):
-    before = len(ticks)
-    result = wait()
-    tell(result, "with others" if len(ticks) >= before + 5 else "alone")
-"""
+from tests.helpers import support
+from tests.helpers.script import TICKING, run
 
 
 @pytest.mark.parametrize("duplex", [True, False], ids=["sockets", "a pipe"])
@@ -41,71 +35,18 @@ def main():
     assert lines[3] == "True True"
 
 
-def test_a_semaphore_is_waited_for_in_the_hub() -> None:
-    """With and without a time, and a recursive lock belongs to one greenlet."""
-    lines = run(f"""{TICKING}
-def hold(lock, pipe):
-    with lock:
-        pipe.send(None)
-        time.sleep(0.3)
-
-def main():
-    lock, recursive = multiprocessing.Lock(), multiprocessing.RLock()
-    for one in (lock, recursive):
-        mine, its = multiprocessing.Pipe()
-        process = multiprocessing.Process(target=hold, args=(one, its))
-        process.start()
-        mine.recv()
-        report(lambda: one.acquire(False))
-        report(lambda: one.acquire(timeout=0.1))
-        report(one.acquire)
-        one.release()
-        process.join()
-    with recursive, recursive:
-        other = gevent.spawn(recursive.acquire, False)
-        tell("another greenlet", other.get())
-        tell("another greenlet", gevent.spawn(release, recursive).get())
-    tell("another greenlet", gevent.spawn(recursive.acquire, False).get())
-
-def release(lock):
-    try:
-        lock.release()
-    except AssertionError as error:
-        return error
-""")
-    each = ["False alone", "False with others", "True with others"]
-    assert lines == [
-        *each,
-        *each,
-        "another greenlet False",
-        "another greenlet attempt to release recursive lock not owned by thread",
-        "another greenlet True",
-    ]
-
-
-def test_a_recursive_lock_is_shared_with_offload_threads() -> None:
-    """Also where such a thread waits in a hub between two acquisitions."""
-    lines = run(f"""{TICKING}
-from greenline.offload import threads
-
-def main():
-    value = multiprocessing.Value("i", 0)
-
-    def add():
-        with value.get_lock():
-            before = value.value
-            time.sleep(0.001)
-            value.value = before + 1
-
-    def work():
-        add()
-        threads.run(add)
-        add()
-
-    gevent.joinall([gevent.spawn(work) for _ in range(5)], timeout=5)
-    tell(value.value)
-""")
-    assert lines == ["15"]
+def test_a_script_waits_for_another_process_in_the_hub() -> None:
+    """As a worker does; with nothing but the patching."""
+    done = support.run(["python", "-c", """
+from greenline.patch import patch_all
+patch_all()
+import gevent, multiprocessing
+lock = multiprocessing.Lock()
+lock.acquire()
+later = gevent.spawn_later(0.01, lock.release)
+print(lock.acquire(timeout=10))
+"""], {})  # fmt: skip
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_a_closed_end_is_closed_at_once() -> None:
