@@ -25,7 +25,9 @@ def _refuse(reason: str) -> NoReturn:
 
 
 try:
+    from gevent import _fileobjectcommon as file_objects_common
     from gevent import _fileobjectposix as file_objects  # type: ignore[attr-defined]
+    from gevent import _socket3 as green_socket  # type: ignore[attr-defined]
     from gevent import thread as green_thread  # type: ignore[attr-defined]
     from gevent import threading as green_threading
     from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
@@ -65,6 +67,10 @@ MEMBERS: tuple[tuple[Any, str, str | None], ...] = (
     (Hub, "cancel_waits_close_and_then", "self watchers exc_kind then then_args"),
     (_Socket, "_wait", "socket watcher timeout_exc"),
     (_Socket, "_drop_events_and_close", None),
+    (file_objects_common, "io", None),
+    (file_objects_common.FileObjectBase, "__iter__", "self"),
+    (file_objects_common.FileObjectBase, "io", None),
+    (green_socket, "io", None),
     (file_objects, "wait_on_watcher", None),
     (file_objects.GreenFileDescriptorIO, "close", "self"),
     (_Socket, "_sock", None),
@@ -127,6 +133,7 @@ def check_subprocess() -> None:
 
     check(
         (
+            (subprocess, "FileObject", None),
             (subprocess, "fork", None),
             (subprocess.Popen, "_execute_child", None),
             (subprocess.Popen, "_on_child", "self watcher"),
