@@ -5,9 +5,13 @@ gunicorn reads and writes the frames of the connection, and serves its streams o
 """
 
 from functools import partial
+from time import monotonic
 from typing import Any
 
+from greenline.admission.limiter import ConcurrencyLimiter
+from greenline.http.connection import STREAM_S
 from greenline.http.gunicorn_compat import HTTP2Response, wsgi
+from greenline.http.response import write_parts
 from greenline.telemetry.access_log import route
 
 # The modules in which gunicorn waits for the client.
@@ -21,17 +25,39 @@ class StreamResponse(HTTP2Response):  # type: ignore[misc]
     route = "-"
     is_counted = False
     environ: dict[str, Any]
+    limiter: ConcurrencyLimiter | None = None  # that counts the request
+    sent_s = 0.0  # when its head was sent, in monotonic seconds
 
     def start_response(self, status: str, headers: Any, exc_info: Any = None) -> Any:
         """Take the application's status and headers."""
         self.route = route(self.environ)  # now: Flask forgets the request at its end
         return super().start_response(status, headers, exc_info)
 
+    def send_headers(self) -> None:
+        """Send the head, once."""
+        if not self.headers_sent:
+            self.sent_s = monotonic()
+        super().send_headers()
+
+    def leave_if_streaming(self, now: float) -> None:
+        """
+        Stop counting the request if it has streamed for ``STREAM_S``.
+
+        :param now: monotonic seconds, float.
+        """
+        limiter = self.limiter
+        if limiter is not None and self.headers_sent and now - self.sent_s >= STREAM_S:
+            self.limiter = None
+            limiter.leave()
+
     def write_all(self, parts: Any) -> None:
         """Send the parts of the body, and its end."""
-        for part in parts:
-            self.write(part)
+        write_parts(self.write, parts)
         self.close()
+
+    def write_file(self, parts: Any) -> None:
+        """Send the parts of a file."""
+        write_parts(self.write, parts)
 
 
 def respond(

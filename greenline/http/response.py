@@ -90,6 +90,18 @@ def date_at(second: int) -> str:
     return str(http_date(second))
 
 
+def write_parts(write: Callable[[Any], object], parts: Iterable[Any]) -> None:
+    """Send the parts of a body by *write*; let others run where they come without a wait."""
+    until_s = inf
+    for part in parts:
+        if until_s == inf:
+            until_s = 0.0
+        elif (now_s := monotonic()) >= until_s:
+            yield_to_hub()  # a body of many small parts must not block the other requests
+            until_s = now_s + SLICE_S
+        write(part)
+
+
 class Response(StrictResponse):  # type: ignore[misc]
     """
     gunicorn's Response for a :class:`~greenline.http.connection.ClientConnection`.
@@ -207,7 +219,7 @@ class Response(StrictResponse):  # type: ignore[misc]
 
     def write_all(self, parts: Iterable[Any]) -> None:
         """Send the parts of the body, and its end."""
-        self._write_parts(parts)
+        write_parts(self.write, parts)
         self.close()
 
     def close(self) -> None:
@@ -224,17 +236,7 @@ class Response(StrictResponse):  # type: ignore[misc]
         if self.sendfile(parts):
             self.sent = 0 if self._omits_body else self.response_length or self.sent
         else:
-            self._write_parts(parts)
-
-    def _write_parts(self, parts: Iterable[Any]) -> None:
-        until_s = inf
-        for part in parts:
-            if until_s == inf:
-                until_s = 0.0
-            elif (now_s := monotonic()) >= until_s:
-                yield_to_hub()  # a body of many small parts must not block the other requests
-                until_s = now_s + SLICE_S
-            self.write(part)
+            write_parts(self.write, parts)
 
     def early_hints(self, headers: Any) -> None:
         """Send 103 Early Hints, as gunicorn does."""

@@ -266,6 +266,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.sweep = Sweep()
         self.sweep.start()
         self.conversations: set[ClientConnection | Guest] = set()
+        self._streams: set[http2.StreamResponse] = set()  # in progress
         self._reporter = Reporter(reports, self._counters, self.conversations)
         self._pre_request = self._hook("pre_request")
         self._post_request = self._hook("post_request")
@@ -521,10 +522,15 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         except RequestTimeout as error:
             self._log_timeout_in_queue(environ, request, error)
             raise
+        if admitted is not None:  # an exempt request is not counted
+            response.limiter = self._limiter
+        self._streams.add(response)
         try:
             self._handlers.run(self._run, self.wsgi, environ, response, started, request)
         finally:
-            self._limiter.release(admitted, (response.status_code or 500) < 500)
+            self._streams.discard(response)
+            if response.limiter is not None:
+                self._limiter.release(admitted, (response.status_code or 500) < 500)
 
     def _report_failed_stream(
         self, environ: dict[str, Any], request: Any, response: Any, status: str, started: float
@@ -668,6 +674,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         for each in self.conversations:
             if isinstance(each, ClientConnection):
                 each.leave_if_streaming(now)
+        for stream in self._streams:
+            stream.leave_if_streaming(now)
 
     def _free_slots(self) -> None:
         """

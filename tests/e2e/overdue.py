@@ -137,6 +137,17 @@ def long_stream() -> Iterator[bytes]:
     return slow_stream(200, pause_s=0.1)  # well below any deadline
 
 
+def busy_stream() -> Iterator[bytes]:
+    """Send parts without a wait for a second and a half."""
+    done.add("busy_stream")
+    for _ in range(1_500):
+        until = time.monotonic() + 0.001
+        while time.monotonic() < until:
+            pass
+        yield b"part."
+    done.add("busy_stream_end")
+
+
 def broken() -> None:
     raise KeyError("broken")
 
@@ -147,7 +158,7 @@ WAYS: dict[str, Callable[[], Iterator[bytes] | None]] = {
         sleep, statement, http_request, http_request_that_is_tried_again, recv, take_lock,
         take_item, wait_for_event, wait_in_select, run_program, wait_for_a_thread, answer_500,
         answer_by_itself, swallow, clean_up, compute, stalled_stream, slow_stream, long_stream,
-        broken,
+        busy_stream, broken,
     )
 }  # fmt: skip
 

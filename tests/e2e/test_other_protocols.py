@@ -136,6 +136,14 @@ def test_an_answer_that_has_begun_is_cut(served: tuple[Service, Http2 | Uwsgi]) 
     wait_until(lambda: "GET /stalled_stream: not answered within 0.5 s" in running.log, "the line")
 
 
+def test_a_busy_stream_lets_others_run(served: tuple[Service, Http2 | Uwsgi]) -> None:
+    """One whose parts come without a wait."""
+    _, ask = served
+    with ask.begun("/busy_stream"):
+        done = wait_until(lambda: b"busy_stream" in (body := ask("/healthz")[1]) and body, "it")
+    assert b"busy_stream_end" not in done
+
+
 def test_it_waits_in_the_queue(served: tuple[Service, Http2 | Uwsgi]) -> None:
     """While another one has the only place; there its deadline passes, too."""
     running, ask = served
