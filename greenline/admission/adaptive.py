@@ -26,6 +26,7 @@ STALL_S = 0.05
 STALL_ENDS = 8
 # All wait for locks for so long: a request in the queue may have to release them.
 STANDSTILL_S = 1.0
+TRIAL_S = 0.2  # then a request has ended, if more of them end a standstill
 SMOOTHING_S = 0.1  # time constant of the shares of blocked requests and idle time
 SCARCE, PLENTY = 0.25, 0.1  # shares of requests in progress that wait for each other
 # Shares of time in which the hub is idle.
@@ -134,6 +135,9 @@ class Adaptive:
         self._is_probe = False
         self._ceiling, self._ceiling_until_s, self._ceiling_hold_s = inf, 0.0, HOLD_S
         self._lower_at_s, self._lower_hold_s = 0.0, HOLD_S
+        # The limit that has ended a standstill, from when it is tried and until when it is kept.
+        self._floor, self._floor_s, self._floor_until_s = 0.0, -inf, -inf
+        self._floor_hold_s, self._is_trial = HOLD_S, False
         self._latency_s = 0.0
         self._blocked = self._idle = 0.0  # smoothed shares
         self._observed_s = -inf
@@ -191,6 +195,11 @@ class Adaptive:
             self._ended_before = self._ended
             self._stalled_since_s = now
         stalled_s = now - self._stalled_since_s
+        if self._is_trial and self._ended:
+            self._is_trial = False
+            # A failure ends it as well, such as that of a wait for a connection of a pool.
+            if self._ok == self._ended and now - self._floor_s <= TRIAL_S:
+                self._keep(now)
         if self._slots.observe(load, self._limit, now):
             # A server refuses connections: fall to the number of requests that have one.
             self._set(self._limit, now)
@@ -201,6 +210,7 @@ class Adaptive:
                 self._shrink(in_progress, round(self._blocked * in_progress), now)
             else:
                 self._grow(in_progress, now)
+                self._floor, self._floor_s, self._is_trial = self._limit, now, True
         elif self._limit < self.initial and self._blocked < PLENTY and self._idle > UNSATURATED:
             # The scarcity has ended, or other routes are requested.
             self._set(min(self._limit * (1 + past_s / RECOVERY_S), float(self.initial)), now)
@@ -238,12 +248,21 @@ class Adaptive:
         # The new limit was not compared with another one: a lower one may serve as much.
         self._lower_at_s = max(self._lower_at_s, now + self._lower_hold_s)
 
+    def _keep(self, now: float) -> None:
+        """Keep the limit that has ended a standstill for some seconds, doubled at each new one."""
+        # Long polls may wait for a semaphore: with fewer places than they are, none is left.
+        is_soon = now - self._floor_until_s <= MAX_HOLD_S
+        self._floor_hold_s = min(2 * self._floor_hold_s, MAX_HOLD_S) if is_soon else HOLD_S
+        self._floor_until_s = now + self._floor_hold_s
+
     def _shrink(self, in_progress: int, blocked: int, now: float) -> None:
         """Reduce the limit to the requests that do not wait for each other, and a few more."""
         free = in_progress - blocked
         # Not below the first limit: no measurement showed that this serves more, and other routes
         # may be requested besides the one that waits.
-        limit = max(free + max(1.0, free * PLENTY), float(self.initial))
+        is_kept = now < max(self._floor_until_s, self._floor_s + TRIAL_S)
+        lowest = self._floor if is_kept else float(self.initial)
+        limit = max(free + max(1.0, free * PLENTY), lowest)
         if limit < self._limit:
             self._forbid(limit + 1, now)
             self._set(limit, now)

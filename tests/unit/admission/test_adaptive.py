@@ -286,6 +286,24 @@ def test_a_standstill_in_which_all_wait_for_each_other_raises_the_limit() -> Non
     assert 1.0 <= now < 2.0
 
 
+def test_a_limit_that_ended_a_standstill_is_kept_longer_each_time() -> None:
+    """Long polls hold all places of the first limit, and the others are short requests."""
+    now, polls = 0.0, INITIAL + 8
+    limit = Adaptive(clock=lambda: now)
+    kept_s, since_s = [], None
+    while now < 30:
+        now += OBSERVE_S
+        is_served = limit.value > polls
+        if is_served:
+            limit.record(0.001, True)
+            since_s = since_s or now
+        elif since_s is not None:
+            kept_s.append(round(now - since_s))
+            since_s = None
+        limit.observe(Load(max(polls, limit.value), 10, polls, idle=0.9))
+    assert kept_s == [HOLD_S, 2 * HOLD_S]
+
+
 def test_what_another_worker_has_learnt_is_where_it_begins() -> None:
     """A limit of 200 is there for the first request, and a pool's size is as well."""
     limit = Adaptive()
