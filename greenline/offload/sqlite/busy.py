@@ -7,6 +7,7 @@ released a lock, or after a pause.
 
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from time import monotonic
+from typing import Any
 
 from gevent.event import Event
 
@@ -43,6 +44,19 @@ def would_wait(error: sqlite3.OperationalError, keyword: str, has_read: bool) ->
     return not has_read or keyword in LOCKLESS
 
 
+def must_queue(database: str, is_quick: bool) -> bool:
+    """
+    Return whether a transaction that begins to write must let another one of this process go first.
+
+    :param database: the name of the database, str.
+    :param is_quick: whether the lock will be free again before another greenlet runs.
+    """
+    for each in waiting.get(database, ()):
+        if each.is_writer:
+            return not (is_quick and each.is_woken)
+    return False
+
+
 class Retries:
     """
     Queue a connection, during a block, for the locks of a database.
@@ -66,11 +80,13 @@ class Retries:
         queue.append(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         queue = waiting[self._database]
         queue.remove(self)
         if not queue:
             del waiting[self._database]
+        elif kind is not None and self.is_writer:
+            wake(self._database, was_reader=False)  # it may have been woken, and leaves
 
     def wait(self, until_s: float) -> None:
         """Wait for the release of a lock in this process or the end of a pause, until *until_s*."""
@@ -84,6 +100,11 @@ class Retries:
             self._event.clear()
         else:
             native.sleep(delay_s)
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether a lock has been released since the last attempt."""
+        return self._event.is_set()
 
     def wake(self) -> None:
         """End the present wait or, between two waits, the next one."""

@@ -12,21 +12,31 @@ from typing import Any
 
 from greenline.hub.cooperate import yield_to_hub
 from greenline.hub.thread_locks import main_ident
-from greenline.offload.sqlite.busy import Retries, waiting, wake, would_wait
+from greenline.offload.sqlite.busy import Retries, must_queue, waiting, wake, would_wait
 from greenline.offload.sqlite.cursor import Cursor
 from greenline.offload.sqlite.quick import (
     CLOSE,
     CONNECT,
+    MAX_CHANGES,
+    MAX_COMMITS,
+    MIN_QUICK_RUNS,
     OPERATIONS,
     Guard,
+    measured,
     paces,
     run_or_hand_over,
 )
+from greenline.offload.sqlite.statement import COMMIT, PLAN, ROLLBACK, Statement
 from greenline.offload.threads import OwnThread, can_wait, get_ident, is_offloaded
 
 # The originals: the names in sqlite3 are replaced later.
 _Connection: Any = sqlite3.Connection
 _Cursor: Any = sqlite3.Cursor
+
+YIELD_EVERY_S = 0.005
+OFF, NORMAL = 0, 1  # of PRAGMA synchronous
+TEMP = 1  # number of the temporary database; those that are attached follow
+COMMIT_IN_THREAD = COMMIT._replace(key="")
 
 PARAMETERS = (
     "timeout", "detect_types", "isolation_level", "check_same_thread", "factory",
@@ -52,6 +62,11 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     _is_guarded = False
     _trace: Any = None
     _yielded_s = 0.0
+    _changes_before = 0  # total_changes at the begin of the transaction
+    _is_large = False  # whether the transaction may have changed much
+    _syncs: bool | None = None  # whether a commit waits for the disk
+    _checkpoints = True
+    _checkpoint_pages = 0
 
     def __init__(self, database: Any, *args: Any, **kwargs: Any) -> None:
         kwargs.update(zip(PARAMETERS, args, strict=False))
@@ -121,7 +136,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         if self._has_nothing_to_end():
             _Connection.commit(self)
         else:
-            self._run(_Connection.commit, self)
+            self._run(_Connection.commit, self, statement=COMMIT)
         self._has_read = False
 
     def rollback(self) -> None:
@@ -129,7 +144,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         if self._has_nothing_to_end():
             _Connection.rollback(self)
         else:
-            self._run(_Connection.rollback, self, keyword="ROLLBACK")
+            self._run(_Connection.rollback, self, statement=ROLLBACK)
         self._has_read = False
 
     def close(self) -> None:
@@ -233,36 +248,51 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             return func(*args)
         return own.call(func, *args, is_cleanup=True)
 
-    def _run(self, func: Callable[..., Any], *args: Any, keyword: str = "COMMIT") -> Any:
+    def _run(
+        self, func: Callable[..., Any], *args: Any, statement: Statement = COMMIT_IN_THREAD
+    ) -> Any:
         """
-        Call *func* in the thread, repeatedly while another connection holds the lock.
+        Call *func* in the thread or, if it is known to be quick, in the caller's greenlet.
 
-        :param keyword: the first word of its statement, str, in upper case. Default COMMIT.
+        It is called repeatedly while another connection holds the lock.
+
+        :param statement: what *func* executes, :class:`Statement`. Default: the end of a
+            transaction that is not known to be quick.
         """
         self._check_thread()
         own = self._own
         if own is None or self._is_closed:
             return func(*args)  # raises the error of sqlite3
-        if self._is_guarded and own.is_idle:
-            self._set_guard(None)  # each call of it in the thread needs the interpreter's lock
-        self._yielded_s = monotonic()
-        # Not interrupted: the end of a transaction is short, and its result matters.
-        interrupt = None if keyword in ("COMMIT", "ROLLBACK") else self._interrupt
-        is_cleanup = keyword == "ROLLBACK"
-        try:
-            result = own.call(func, *args, interrupt=interrupt, is_cleanup=is_cleanup)
-        except sqlite3.OperationalError as error:
-            if self._timeout_s == 0 or not would_wait(error, keyword, self._has_read):
-                raise
-        else:
-            self._let_next_try(keyword)
-            return result
+        begins = not self.in_transaction
+        if begins:
+            self._changes_before = self.total_changes
+            self._is_large = False
+        database, keyword = self._database, statement.keyword
+        # Those that wait for the write lock get it first. A connection that holds locks never
+        # waits here.
+        is_behind = (
+            waiting
+            and begins
+            and statement.begins_to_write
+            and self._timeout_s
+            and must_queue(database, self._has_quick_commits())
+        )
+        if not is_behind:
+            try:
+                result = self._attempt(func, args, statement, begins)
+            except sqlite3.OperationalError as error:
+                if self._timeout_s == 0 or not would_wait(error, keyword, self._has_read):
+                    raise
+            else:
+                self._let_next_try(keyword)
+                return result
         until_s = monotonic() + self._timeout_s
-        with Retries(self._database, keyword) as retries:
+        with Retries(database, keyword) as retries:
             while True:
                 retries.wait(until_s)
+                self._yielded_s = monotonic()
                 try:
-                    result = own.call(func, *args, interrupt=interrupt)
+                    result = self._attempt(func, args, statement, begins)
                 except sqlite3.OperationalError as error:
                     if monotonic() >= until_s or not would_wait(error, keyword, self._has_read):
                         raise
@@ -270,6 +300,116 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
                     break
         self._let_next_try(keyword)
         return result
+
+    def _attempt(
+        self, func: Callable[..., Any], args: tuple[Any, ...], statement: Statement, begins: bool
+    ) -> Any:
+        """Call *func* once."""
+        own: Any = self._own
+        if (
+            own.is_idle
+            and self._is_quick(statement, begins)
+            and self._has_yielded(own)
+            and self._has_run_here(func, args, statement, begins)
+        ):
+            return None
+        if own.is_idle:
+            if self._is_guarded:
+                self._set_guard(None)  # each call of it in the thread needs the interpreter's lock
+            if not self._checkpoints and statement.keyword != "SELECT":
+                self._set_checkpoints(True)
+        self._yielded_s = monotonic()
+        # Not interrupted: the end of a transaction is short, and its result matters.
+        interrupt = None if statement.keyword in ("COMMIT", "ROLLBACK") else self._interrupt
+        is_cleanup = statement.keyword == "ROLLBACK"
+        if statement.changes and not statement.key:
+            self._is_large = True
+        if statement.key:
+            key = statement.key
+            if self._commits(statement, begins) and self._paces.get(key, 0) >= MIN_QUICK_RUNS:
+                key = COMMIT.key
+            func, args = measured, (self._paces, key, func, *args)
+        return own.call(func, *args, interrupt=interrupt, is_cleanup=is_cleanup)
+
+    def _is_quick(self, statement: Statement, begins: bool) -> bool:
+        """Return whether a statement may run in the caller's greenlet."""
+        known, key = self._paces, statement.key
+        if not key or known.get(key, 0) < MIN_QUICK_RUNS or not self._may_run_here:
+            return False
+        if self._commits(statement, begins):
+            return self._is_quick_commit()
+        # A change inside a transaction cannot be ended without a loss.
+        if not statement.changes or begins:
+            return True
+        return statement.inserts_one_row or bool(known.get(PLAN + key))
+
+    def _commits(self, statement: Statement, begins: bool) -> bool:
+        """Return whether a statement may end a transaction, perhaps that of its own."""
+        if not (begins and statement.changes):
+            return statement.commits
+        return self.isolation_level is None or getattr(self, "autocommit", None) is True
+
+    def _is_quick_commit(self) -> bool:
+        """Return whether the end of the transaction neither takes long nor waits for the disk."""
+        if self._is_large or self.total_changes - self._changes_before > MAX_CHANGES:
+            return False
+        if self._syncs is None:
+            has_log = "wal" in str(_ask(self, "PRAGMA journal_mode"))
+            has_others = _ask(self, "SELECT max(seq) FROM pragma_database_list") > TEMP
+            syncs = _ask(self, "PRAGMA synchronous") > (NORMAL if has_log else OFF)
+            self._checkpoint_pages = _ask(self, "PRAGMA wal_autocheckpoint")
+            self._syncs = syncs or has_others
+        return self._has_quick_commits()
+
+    def _has_quick_commits(self) -> bool:
+        return self._syncs is False and self._paces.get(COMMIT.key, 0) >= MIN_QUICK_RUNS
+
+    def _has_yielded(self, own: OwnThread) -> bool:
+        """Let others run if this connection was quick for long; return whether it is still free."""
+        if not own.is_idle:
+            return False
+        now_s = monotonic()
+        if now_s - self._yielded_s > YIELD_EVERY_S and can_wait():
+            # Quick statements in a row never wait, and would keep the other greenlets from running.
+            yield_to_hub()
+            self._yielded_s = monotonic()
+        return own.is_idle and not self._is_closed
+
+    def _has_run_here(
+        self, func: Callable[..., Any], args: tuple[Any, ...], statement: Statement, begins: bool
+    ) -> bool:
+        """Call *func* in the caller's greenlet; return False if it was too slow and was ended."""
+        # Critical section: no greenlet switch between here and the end of the statement, in which
+        # another greenlet could give the thread a call.
+        known, guard = self._paces, self._guard
+        if not self._is_guarded:
+            self._set_guard(guard)
+        commits = self._commits(statement, begins)
+        if commits:
+            if self._checkpoints and self._checkpoint_pages:
+                self._set_checkpoints(False)
+            # From time to time two in the thread: the first one does the checkpoint, and the next
+            # one, which begins the log anew, waits for the disk.
+            count = known[COMMIT.key] + 1
+            known[COMMIT.key] = count if count < MAX_COMMITS else 0
+        # Ending a change undoes its transaction, so that must have changed nothing.
+        is_first = begins and self.total_changes == self._changes_before
+        guard.begin(may_end=statement.keyword == "SELECT" or (statement.changes and is_first))
+        try:
+            func(*args)
+        except sqlite3.OperationalError:
+            if not guard.has_tripped:
+                raise
+        finally:
+            if guard.has_tripped or guard.is_late():
+                # The thread measures it again: it may have been a collection of garbage.
+                known[COMMIT.key if commits else statement.key] = MIN_QUICK_RUNS - 1
+        return not guard.has_tripped
+
+    def _set_checkpoints(self, does: bool) -> None:
+        """Let commits of this connection do checkpoints, which wait for the disk, or not."""
+        _ask(self, f"PRAGMA wal_autocheckpoint={self._checkpoint_pages if does else 0}")
+        self._checkpoints = does
 
     def _let_next_try(self, keyword: str) -> None:
         """Wake connections that wait for a lock, if this one may have released its own."""
@@ -282,22 +422,22 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     def _waiting_in_sqlite(self, func: Callable[..., Any], *args: Any) -> Any:
         """Call a function that cannot be tried again, in the thread; sqlite waits for locks."""
         # This blocks only the thread of this connection: the holder of the lock has another one.
-        _pragma(self, f"busy_timeout={self._timeout_s * 1000:.0f}")
+        _ask(self, f"PRAGMA busy_timeout={self._timeout_s * 1000:.0f}")
         try:
             return func(*args)
         finally:
             with suppress(sqlite3.Error):
                 # The application's own PRAGMA may have set another timeout.
-                self._timeout_s = _pragma(self, "busy_timeout") / 1000
-                _pragma(self, "busy_timeout=0")
+                self._timeout_s = _ask(self, "PRAGMA busy_timeout") / 1000
+                _ask(self, "PRAGMA busy_timeout=0")
 
 
-def _pragma(conn: Any, text: str) -> Any:
-    """Execute a PRAGMA of this module, without the application's trace callback."""
+def _ask(conn: Any, sql: str) -> Any:
+    """Execute a statement of this module, without the application's trace callback."""
     if conn._trace is not None:
         _Connection.set_trace_callback(conn, None)
     try:
-        return _Cursor.execute(_Cursor(conn), f"PRAGMA {text}").fetchone()[0]
+        return _Cursor.execute(_Cursor(conn), sql).fetchone()[0]
     finally:
         if conn._trace is not None:
             _Connection.set_trace_callback(conn, conn._trace)

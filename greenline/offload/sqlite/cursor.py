@@ -1,6 +1,5 @@
 """Replace ``sqlite3.Cursor`` by one that runs in its connection's thread and reads rows ahead."""
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -8,19 +7,16 @@ from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from time import monotonic
 from typing import Any
 
-from greenline.hub.cooperate import yield_to_hub
-from greenline.offload.sqlite.busy import LOCKLESS, SQLITE_BUSY
-from greenline.offload.sqlite.quick import MIN_QUICK_RUNS, measured
-from greenline.offload.threads import can_wait
+from greenline.offload.sqlite.busy import LOCKLESS
+from greenline.offload.sqlite.quick import is_large
+from greenline.offload.sqlite.statement import PLAN, SCRIPT, Statement, parse
 
 _Cursor: Any = sqlite3.Cursor  # the original: the name in sqlite3 is replaced later
 
 AHEAD_ROWS = 100
 AHEAD_S = 0.001
 CHUNK_ROWS = 1000
-YIELD_EVERY_S = 0.005
 
-KEYWORD = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*(\w*)", re.DOTALL)
 READING = {"SELECT", "VALUES", "WITH", "PRAGMA", "EXPLAIN"}
 
 
@@ -57,25 +53,24 @@ class Cursor(_Cursor):  # type: ignore[misc]
 
     def execute(self, sql: Any, parameters: Any = (), /) -> "Cursor":
         """Execute a statement; parameters as in sqlite3."""
-        keyword = _keyword(sql)
+        statement = parse(sql)
         conn = self._connection()
-        if keyword != "SELECT":
-            conn._run(self._execute, sql, parameters, keyword, keyword=keyword)
-        elif not self._execute_here(conn, sql, parameters):
-            conn._run(self._execute_measured, sql, parameters, keyword=keyword)
+        if statement.changes and parameters and is_large(parameters):
+            statement = statement._replace(key="")
+        conn._run(self._execute, sql, parameters, statement, statement=statement)
         return self
 
     def executemany(self, sql: Any, parameters: Any, /) -> "Cursor":
         """Execute a statement for each set of parameters; parameters as in sqlite3."""
         conn = self._connection()
-        keyword = _keyword(sql)
+        statement = parse(sql)._replace(key="")
         if not hasattr(parameters, "__next__"):
-            conn._run(self._executemany, sql, parameters, keyword, keyword=keyword)
+            conn._run(self._executemany, sql, parameters, statement, statement=statement)
             return self
         # An iterator is code of the application, so it runs in the caller's greenlet.
         total = 0
         for chunk in _chunks(parameters):
-            conn._run(self._executemany, sql, chunk, keyword, keyword=keyword)
+            conn._run(self._executemany, sql, chunk, statement, statement=statement)
             self._earlier_rows = total
             total = self.rowcount
         return self
@@ -84,7 +79,9 @@ class Cursor(_Cursor):  # type: ignore[misc]
         """Execute several statements, after a commit."""
         self._forget_rows()
         conn = self._connection()
-        conn._run(conn._waiting_in_sqlite, _Cursor.executescript, self, script, keyword="")
+        func = _Cursor.executescript
+        conn._run(conn._waiting_in_sqlite, func, self, script, statement=SCRIPT)
+        conn._syncs = None  # it may have set something
         return self
 
     def fetchone(self) -> Any:
@@ -150,7 +147,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
             _Cursor.fetchone(self)  # raises the error of sqlite3
         if len(ahead) < count or count <= 0:
             if not self._is_finished and self._error is None:
-                conn._run(self._read, count, keyword="")
+                conn._run(self._read, count, statement=SCRIPT)
                 ahead = self._ahead
             if self._error is not None and (not ahead or count <= 0):
                 error, self._error = self._error, None
@@ -161,65 +158,28 @@ class Cursor(_Cursor):  # type: ignore[misc]
                     del error
         return bool(ahead)
 
-    def _execute_here(self, conn: Any, sql: str, parameters: Any) -> bool:
-        """Execute a query in the caller's greenlet; return False if the thread must do it."""
-        own = conn._own
-        if (
-            conn._paces.get(sql, 0) < MIN_QUICK_RUNS
-            or not conn._may_run_here
-            or conn._is_closed
-            or self._is_closed
-            or own is None
-            or not own.is_idle
-        ):
-            return False
-        conn._check_thread()
-        started_s = monotonic()
-        if started_s - conn._yielded_s > YIELD_EVERY_S and can_wait():
-            # Quick queries in a row never wait, and would keep the other greenlets from running.
-            yield_to_hub()
-            conn._yielded_s = monotonic()
-            if not own.is_idle:
-                return False
-        # Critical section: no greenlet switch between here and the end of the query, in which
-        # another greenlet could give the thread a call.
-        if not conn._is_guarded:
-            conn._set_guard(conn._guard)
-        guard = conn._guard
-        guard.begin()
-        try:
-            self._execute(sql, parameters, "SELECT")
-        except sqlite3.OperationalError as error:
-            if not guard.has_tripped and error.sqlite_errorcode & 0xFF != SQLITE_BUSY:
-                raise
-            return False
-        finally:
-            if guard.has_tripped or guard.is_late():
-                conn._paces[sql] = 0  # the thread measures it again: the machine may have been busy
-        conn._let_next_try("SELECT")
-        return not guard.has_tripped
-
-    def _execute_measured(self, sql: Any, parameters: Any) -> None:
-        """Execute a query, in the thread, and note whether it was quick."""
-        measured(self._connection()._paces, sql, self._execute, sql, parameters, "SELECT")
-
-    def _execute(self, sql: Any, parameters: Any, keyword: str) -> None:
+    def _execute(self, sql: Any, parameters: Any, statement: Statement) -> None:
         """Execute a statement and read its first rows."""
         self._forget_rows()
         conn = self._connection()
+        keyword = statement.keyword
         was_in_transaction = conn.in_transaction
         if keyword == "PRAGMA" and "busy_timeout" in sql.lower():
             conn._waiting_in_sqlite(_Cursor.execute, self, sql, parameters)
         else:
             _Cursor.execute(self, sql, parameters)
         self._note_read(conn, was_in_transaction, keyword)
+        if keyword == "UPDATE" and was_in_transaction:
+            self._note_plan(conn, sql, parameters)
+        elif keyword in ("PRAGMA", "ATTACH", "DETACH") and not statement.key:
+            conn._syncs = None
         self._is_finished = self.description is None
         # A statement that writes ends with its last row, and may find the database locked then.
         self._writes = keyword not in READING or (keyword == "WITH" and "RETURNING" in sql.upper())
         if not self._is_finished and not self._writes:
             self._read_ahead(1)
 
-    def _executemany(self, sql: Any, parameters: Any, keyword: str) -> None:
+    def _executemany(self, sql: Any, parameters: Any, statement: Statement) -> None:
         self._forget_rows()
         conn = self._connection()
         was_in_transaction = conn.in_transaction
@@ -228,7 +188,14 @@ class Cursor(_Cursor):  # type: ignore[misc]
         else:
             # In autocommit each row is a transaction, so a repetition would write some rows twice.
             conn._waiting_in_sqlite(_Cursor.executemany, self, sql, parameters)
-        self._note_read(conn, was_in_transaction, keyword)
+        self._note_read(conn, was_in_transaction, statement.keyword)
+
+    def _note_plan(self, conn: Any, sql: str, parameters: Any) -> None:
+        """Note whether an update finds one row by its number, so that it is always quick."""
+        known, key = conn._paces, PLAN + sql
+        if key not in known and sql in known and conn._may_run_here:
+            plan = _Cursor.execute(_Cursor(conn), key, parameters).fetchall()
+            known[key] = all("INTEGER PRIMARY KEY (rowid=?)" in str(step) for step in plan)
 
     def _note_read(self, conn: Any, was_in_transaction: bool, keyword: str) -> None:
         if not conn.in_transaction:
@@ -261,13 +228,6 @@ class Cursor(_Cursor):  # type: ignore[misc]
         except Exception as error:
             self._error = error  # raised when the application reads this row
             self._is_finished = True
-
-
-def _keyword(sql: Any) -> str:
-    if isinstance(sql, str) and sql[:7] in ("SELECT ", "select "):
-        return "SELECT"
-    found = KEYWORD.match(sql) if isinstance(sql, str) else None
-    return found[1].upper() if found else ""
 
 
 def _chunks(rows: Iterator[Any]) -> Iterator[list[Any]]:

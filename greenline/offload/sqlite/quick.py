@@ -10,6 +10,7 @@ from resource import RUSAGE_THREAD, getrusage
 from time import monotonic, thread_time
 from typing import Any
 
+from greenline.offload.sqlite.statement import COMMIT
 from greenline.offload.threads import OwnThread
 
 QUICK_S = 0.0005  # CPU time of a quick query, which does not read from the disk either
@@ -17,6 +18,9 @@ MIN_QUICK_RUNS = 2  # quick runs in the thread, in a row, before a query runs in
 SLOW_RUNS = 100  # runs in the thread after a slow one
 MAX_HERE_S = 0.002  # limit of a query in the greenlet
 OPERATIONS = 1000  # instructions of sqlite's virtual machine between two checks of the time
+MAX_CHANGES = 10  # changed rows of a transaction that is committed in the greenlet
+MAX_SIZE = 50_000  # characters or bytes of the values of a change in the greenlet
+MAX_COMMITS = 100  # commits in greenlets between two in the thread, which may do a checkpoint
 MAX_QUERIES = 1000  # queries in paces, for each database
 
 CONNECT, CLOSE = "connect", "close"  # keys of paces, besides the queries
@@ -30,14 +34,19 @@ class Guard:
 
     # Has no reference to its connection: only the garbage collector could free such a cycle.
 
-    def begin(self) -> None:
-        """Start the time of a query."""
+    def begin(self, may_end: bool) -> None:
+        """
+        Start the time of a statement.
+
+        :param may_end: whether it can be ended, and begun again in the thread.
+        """
         self.has_tripped = False
+        self._may_end = may_end
         self._until_s = monotonic() + MAX_HERE_S
         self._before = getrusage(RUSAGE_THREAD)
 
     def __call__(self) -> bool:
-        self.has_tripped = self.is_late()
+        self.has_tripped = self._may_end and self.is_late()
         return self.has_tripped
 
     def is_late(self) -> bool:
@@ -46,8 +55,21 @@ class Guard:
             return False
         before, now = self._before, getrusage(RUSAGE_THREAD)
         used_s = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
-        # A voluntary context switch: the thread waited for the disk or a lock.
-        return used_s > MAX_HERE_S or now.ru_nvcsw != before.ru_nvcsw
+        # Not the context switches: the hub waits for the interpreter's lock as well.
+        return used_s > MAX_HERE_S or now.ru_inblock != before.ru_inblock
+
+
+def is_large(parameters: Any) -> bool:
+    """Return whether the values of a statement are large, or cannot be looked at."""
+    if type(parameters) is dict:
+        parameters = parameters.values()
+    elif type(parameters) not in (tuple, list):
+        return True
+    size = 0
+    for value in parameters:
+        if isinstance(value, str | bytes | bytearray | memoryview):
+            size += len(value)
+    return size > MAX_SIZE
 
 
 def run_or_hand_over(
@@ -87,7 +109,9 @@ def measured(known: dict[str, int], what: str, func: Callable[..., Any], *args: 
     func(*args)
     is_quick = thread_time() - started_s < QUICK_S
     if not is_quick or getrusage(RUSAGE_THREAD).ru_inblock != read:
-        known[what] = -SLOW_RUNS
+        # The first run of a statement reads the schema or opens files, and a slow commit has done
+        # a checkpoint: the next one need not.
+        known[what] = 0 if what not in known or what == COMMIT.key else -SLOW_RUNS
     elif len(known) < MAX_QUERIES:
         known[what] = known.get(what, 0) + 1
     else:

@@ -11,6 +11,7 @@ import pytest
 
 from greenline.offload import threads
 from greenline.offload.sqlite import busy
+from greenline.offload.sqlite.connection import ThreadedConnection
 from tests.helpers.support import wait_until
 from tests.unit.offload.sqlite.table import rows
 
@@ -145,3 +146,53 @@ def test_a_greenlet_that_is_killed_while_it_waits_leaves_cleanly(
     assert not busy.waiting
     conn.execute("begin immediate")
     conn.rollback()
+
+
+def test_writers_get_the_lock_in_the_order_in_which_they_ask(
+    path: Path, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that come later do not even try; they would only find the database locked."""
+    attempts: list[int] = []
+    written: list[int] = []
+    attempt = ThreadedConnection._attempt
+
+    def count(conn: Any, *args: Any) -> Any:
+        if args[2].changes:
+            attempts.append(1)
+        return attempt(conn, *args)
+
+    def write(number: int) -> None:
+        with closing(sqlite3.connect(path, timeout=30)) as conn:
+            conn.execute("insert into row values (?)", (number,))
+            written.append(number)
+            conn.commit()
+
+    monkeypatch.setattr(ThreadedConnection, "_attempt", count)
+    monkeypatch.setattr(busy, "FIRST_RETRY_S", 20.0)  # none tries again without being woken
+    monkeypatch.setattr(busy, "LAST_RETRY_S", 20.0)
+    other.execute("begin immediate")
+    writers = []
+    for number in range(10):
+        writers.append(gevent.spawn(write, number))
+        wait_until(lambda: len(next(iter(busy.waiting.values()), ())) == len(writers), "the wait")
+    assert len(attempts) == 1
+    other.execute("commit")
+    gevent.joinall(writers, timeout=10, raise_error=True)
+    assert written == list(range(10))
+
+
+def test_a_writer_that_leaves_wakes_the_next_one(
+    path: Path, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been woken, and nothing else would wake the next one soon."""
+    monkeypatch.setattr(busy, "FIRST_RETRY_S", 20.0)
+    monkeypatch.setattr(busy, "LAST_RETRY_S", 20.0)
+    other.execute("begin immediate")
+    with closing(sqlite3.connect(path, timeout=30)) as first:
+        leaving = held_up(first.execute, "begin immediate")
+        with closing(sqlite3.connect(path, timeout=30)) as second:
+            waiting = gevent.spawn(second.execute, "begin immediate")
+            wait_until(lambda: len(next(iter(busy.waiting.values()))) == 2, "the second one")
+            other.execute("commit")
+            leaving.kill()
+            waiting.get(timeout=5)

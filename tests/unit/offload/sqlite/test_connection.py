@@ -14,6 +14,7 @@ import pytest
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.offload import sqlite, threads
+from greenline.offload.sqlite.quick import measured
 from tests.helpers.support import CHECKOUT, IS_LONG, wait_until
 from tests.unit.offload.sqlite.table import rows
 
@@ -51,7 +52,7 @@ def test_the_end_of_no_transaction_needs_no_thread(
     call = threads.OwnThread.call
 
     def count(own: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        called.append(function.__name__)
+        called.append((args[2] if function is measured else function).__name__)
         return call(own, function, *args, **kwargs)
 
     monkeypatch.setattr(threads.OwnThread, "call", count)

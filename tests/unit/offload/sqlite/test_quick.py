@@ -1,31 +1,218 @@
-"""greenline.offload.sqlite.quick: what is slow runs in the thread."""
+"""greenline.offload.sqlite.quick: what is slow, or waits for the disk, runs in the thread."""
 
 import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import gevent
+import pytest
 
-from greenline.offload.sqlite.quick import MIN_QUICK_RUNS
+from greenline.offload import threads
+from greenline.offload.sqlite.quick import MAX_SIZE, MIN_QUICK_RUNS
+from greenline.offload.sqlite.statement import COMMIT
+from tests.unit.offload.sqlite.table import rows
 
 FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
-SLOW = f"select * from ({FOREVER.replace('from n)', 'from n where i < ?)')})"
+COUNT = FOREVER.replace("from n)", "from n where i < ?)")
+SLOW = f"select * from ({COUNT})"
+SLOW_UPDATE = f"update row set number = ({COUNT})"
+INSERT = "insert into row values (?)"
 
 
-def test_a_query_that_becomes_slow_does_not_block_the_hub(conn: sqlite3.Connection) -> None:
-    """It was quick before and ran in the greenlet: beyond the limit the thread begins it again."""
-    for _ in range(10):
-        assert conn.execute(SLOW, (3,)).fetchone() == (3,)
-    assert conn._paces[SLOW] >= MIN_QUICK_RUNS  # type: ignore[attr-defined]
-    turns = 0
+@pytest.fixture
+def turns() -> Iterator[Callable[[], int]]:
+    """Return a function that tells how often another greenlet has run."""
+    number = 0
 
     def count() -> None:
-        nonlocal turns
+        nonlocal number
         while True:
-            turns += 1
+            number += 1
             gevent.sleep(0.001)
 
     counting = gevent.spawn(count)
     gevent.sleep(0)
-    assert conn.execute(SLOW, (1_000_000,)).fetchone() == (1_000_000,)
+    yield lambda: number
     counting.kill()
-    assert turns > 5
+
+
+@pytest.fixture
+def log(conn: sqlite3.Connection) -> sqlite3.Connection:
+    """Return a connection whose commits do not wait for the disk, and are known to be quick."""
+    conn.execute("pragma journal_mode=wal")
+    conn.execute("pragma synchronous=normal")
+    warm(conn, lambda: commit_inserts(conn, 1), INSERT, COMMIT.key)
+    return conn
+
+
+def warm(conn: Any, run: Callable[[], object], *keys: str) -> None:
+    """Call *run* until it is known to be quick, on a busy machine too."""
+    for _ in range(1000):
+        if all(conn._paces.get(key, 0) >= MIN_QUICK_RUNS for key in keys):
+            return
+        run()
+    pytest.fail("never quick")
+
+
+def commit_inserts(conn: sqlite3.Connection, number: int) -> None:
+    for _ in range(number):
+        conn.execute(INSERT, (2,))
+        conn.commit()
+
+
+@contextmanager
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """List the arguments of the calls that a thread makes during a block."""
+    called: list[Any] = []
+    call = threads.OwnThread.call
+
+    def note(own: Any, *args: Any, **kwargs: Any) -> Any:
+        called.append(args)
+        return call(own, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threads.OwnThread, "call", note)
+        yield called
+
+
+def test_a_query_that_becomes_slow_does_not_block_the_hub(
+    conn: sqlite3.Connection, turns: Callable[[], int]
+) -> None:
+    """It was quick before and ran in the greenlet: beyond the limit the thread begins it again."""
+    for _ in range(10):
+        assert conn.execute(SLOW, (3,)).fetchone() == (3,)
+    assert conn._paces[SLOW] >= MIN_QUICK_RUNS  # type: ignore[attr-defined]
+    before = turns()
+    assert conn.execute(SLOW, (1_000_000,)).fetchone() == (1_000_000,)
+    assert turns() > before + 5
     assert conn._paces[SLOW] < 0  # type: ignore[attr-defined]
+
+
+def test_a_first_change_that_becomes_slow_does_not_block_the_hub(
+    conn: sqlite3.Connection, turns: Callable[[], int]
+) -> None:
+    """It has nothing before it that its end would undo."""
+    for _ in range(5):
+        conn.execute(SLOW_UPDATE, (3,))
+        conn.commit()
+    before = turns()
+    changes = conn.total_changes
+    conn.execute(SLOW_UPDATE, (1_000_000,))
+    assert conn.in_transaction
+    conn.commit()
+    assert turns() > before + 5
+    assert rows(conn) == [1_000_000]
+    assert conn.total_changes == changes + 1
+
+
+def test_a_later_change_that_becomes_slow_undoes_nothing(log: sqlite3.Connection) -> None:
+    """The changes before it are kept: it is not ended."""
+    log.executescript(
+        f"""
+        create table slow (number integer);
+        create trigger does_it after insert on row when new.number > 10
+        begin insert into slow {COUNT.replace("?", "new.number * 10000")}; end;
+        """
+    )
+    for number in (3, 3, 3, 20):
+        log.execute(INSERT, (7,))
+        log.execute(INSERT, (number,))
+        log.commit()
+    assert rows(log).count(7) == 4
+    assert rows(log)[-1] == 20
+    assert log.execute("select number from slow").fetchall() == [(200_000,)]
+
+
+def test_a_later_change_of_many_rows_runs_in_the_thread(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a row that is found by its number is always quick."""
+    log.execute("create table book (id integer primary key, pages integer)")
+    log.execute("insert into book values (1, 1)")
+    one, many = (
+        "update book set pages = ? where id = 1",
+        "update book set pages = 2 where pages > ?",
+    )
+    for update in (one, many) * 4:
+        log.execute(INSERT, (2,))
+        log.execute(update, (5,))
+        log.commit()
+    with handed_over(monkeypatch) as called:
+        for update in (one, many):
+            log.execute(INSERT, (2,))
+            log.execute(update, (5,))
+            log.commit()
+    assert [many in args for args in called] == [True]
+
+
+@pytest.mark.parametrize("level", ["", "IMMEDIATE", None])
+def test_small_transactions_need_no_thread(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, level: str | None
+) -> None:
+    """A hand-over for each statement would cost more, and hold the lock longer, than they do."""
+    log.isolation_level = level
+    statements = (INSERT, "select max(number) from row")
+    if level is None:
+        statements = (INSERT, "begin immediate", *statements)  # the first one commits as well
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        for sql in statements:
+            log.execute(sql, (3,) if sql == INSERT else ())
+            written += sql == INSERT
+        log.commit()
+
+    warm(log, write, *statements, COMMIT.key)
+    with handed_over(monkeypatch) as called:
+        for _ in range(20):
+            write()
+    assert len(called) < 20  # a collection of garbage may make one slow
+    assert rows(log).count(3) == written
+
+
+def test_a_commit_that_waits_for_the_disk_runs_in_the_thread(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its changes do not wait, and may run in the greenlet."""
+    log.execute("pragma synchronous=full")
+    with handed_over(monkeypatch) as called:
+        commit_inserts(log, 10)
+    assert [args[2] for args in called].count(COMMIT.key) == 10
+
+
+def test_a_commit_into_other_databases_runs_in_the_thread(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They may have other settings."""
+    log.execute("attach ? as other", (str(tmp_path / "other.db"),))
+    with handed_over(monkeypatch) as called:
+        commit_inserts(log, 3)
+    assert [args[2] for args in called].count(COMMIT.key) == 3
+
+
+@pytest.mark.parametrize("value", ["x" * (MAX_SIZE + 1), bytes(MAX_SIZE + 1)], ids=["str", "bytes"])
+def test_a_change_with_a_large_value_runs_in_the_thread(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    """Nothing ends the copying of a value; the commit copies it again."""
+    with handed_over(monkeypatch) as called:
+        log.execute(INSERT, (value,))
+        log.commit()
+    assert len(called) == 2
+
+
+def test_the_thread_does_the_checkpoints(
+    log: sqlite3.Connection, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit in the greenlet would wait for the disk; without any the log would grow."""
+    log.execute("pragma wal_autocheckpoint=30")
+    with handed_over(monkeypatch) as called:
+        commit_inserts(log, 1000)
+    assert len(called) < 200
+    # At most those of 100 commits, with the pages of the table that have been filled meanwhile.
+    assert path.with_name("rows.db-wal").stat().st_size < 300 * 4120
+    assert log.execute("pragma wal_autocheckpoint").fetchone() == (30,)
+    assert log.execute("pragma wal_checkpoint").fetchone()[1] < 300
