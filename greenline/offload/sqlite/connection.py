@@ -264,7 +264,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         if own is None or self._is_closed:
             return func(*args)  # raises the error of sqlite3
         begins = not self.in_transaction
-        if begins:
+        if begins and statement.keyword != "SELECT":
             self._changes_before = self.total_changes
             self._is_large = False
         database, keyword = self._database, statement.keyword
@@ -306,11 +306,15 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     ) -> Any:
         """Call *func* once."""
         own: Any = self._own
+        key = statement.key
+        is_quick = key and self._paces.get(key, 0) >= MIN_QUICK_RUNS
+        commits = statement.commits or (begins and statement.changes and self._commits_itself())
         if (
-            own.is_idle
-            and self._is_quick(statement, begins)
-            and self._has_yielded(own)
-            and self._has_run_here(func, args, statement, begins)
+            is_quick
+            and own.is_idle
+            and self._may_be_here(statement, begins, commits)
+            and self._is_free_still(own)
+            and self._has_run_here(func, args, statement, begins, commits)
         ):
             return None
         if own.is_idle:
@@ -324,29 +328,25 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         is_cleanup = statement.keyword == "ROLLBACK"
         if statement.changes and not statement.key:
             self._is_large = True
-        if statement.key:
-            key = statement.key
-            if self._commits(statement, begins) and self._paces.get(key, 0) >= MIN_QUICK_RUNS:
+        if key:
+            if is_quick and commits:
                 key = COMMIT.key
             func, args = measured, (self._paces, key, func, *args)
         return own.call(func, *args, interrupt=interrupt, is_cleanup=is_cleanup)
 
-    def _is_quick(self, statement: Statement, begins: bool) -> bool:
-        """Return whether a statement may run in the caller's greenlet."""
-        known, key = self._paces, statement.key
-        if not key or known.get(key, 0) < MIN_QUICK_RUNS or not self._may_run_here:
+    def _may_be_here(self, statement: Statement, begins: bool, commits: bool) -> bool:
+        """Return whether a quick statement may run in the caller's greenlet."""
+        if not self._may_run_here:
             return False
-        if self._commits(statement, begins):
+        if commits:
             return self._is_quick_commit()
         # A change inside a transaction cannot be ended without a loss.
-        if not statement.changes or begins:
+        if begins or not statement.changes or statement.inserts_one_row:
             return True
-        return statement.inserts_one_row or bool(known.get(PLAN + key))
+        return bool(self._paces.get(PLAN + statement.key))
 
-    def _commits(self, statement: Statement, begins: bool) -> bool:
-        """Return whether a statement may end a transaction, perhaps that of its own."""
-        if not (begins and statement.changes):
-            return statement.commits
+    def _commits_itself(self) -> bool:
+        """Return whether a change that begins a transaction ends it as well."""
         return self.isolation_level is None or getattr(self, "autocommit", None) is True
 
     def _is_quick_commit(self) -> bool:
@@ -364,19 +364,22 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     def _has_quick_commits(self) -> bool:
         return self._syncs is False and self._paces.get(COMMIT.key, 0) >= MIN_QUICK_RUNS
 
-    def _has_yielded(self, own: OwnThread) -> bool:
-        """Let others run if this connection was quick for long; return whether it is still free."""
-        if not own.is_idle:
-            return False
-        now_s = monotonic()
-        if now_s - self._yielded_s > YIELD_EVERY_S and can_wait():
-            # Quick statements in a row never wait, and would keep the other greenlets from running.
-            yield_to_hub()
-            self._yielded_s = monotonic()
+    def _is_free_still(self, own: OwnThread) -> bool:
+        """Let others run if this connection was quick for long; return False if one took it."""
+        if monotonic() - self._yielded_s <= YIELD_EVERY_S or not can_wait():
+            return True
+        # Quick statements in a row never wait, and would keep the other greenlets from running.
+        yield_to_hub()
+        self._yielded_s = monotonic()
         return own.is_idle and not self._is_closed
 
     def _has_run_here(
-        self, func: Callable[..., Any], args: tuple[Any, ...], statement: Statement, begins: bool
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        statement: Statement,
+        begins: bool,
+        commits: bool,
     ) -> bool:
         """Call *func* in the caller's greenlet; return False if it was too slow and was ended."""
         # Critical section: no greenlet switch between here and the end of the statement, in which
@@ -384,7 +387,6 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         known, guard = self._paces, self._guard
         if not self._is_guarded:
             self._set_guard(guard)
-        commits = self._commits(statement, begins)
         if commits:
             if self._checkpoints and self._checkpoint_pages:
                 self._set_checkpoints(False)
@@ -393,8 +395,10 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             count = known[COMMIT.key] + 1
             known[COMMIT.key] = count if count < MAX_COMMITS else 0
         # Ending a change undoes its transaction, so that must have changed nothing.
-        is_first = begins and self.total_changes == self._changes_before
-        guard.begin(may_end=statement.keyword == "SELECT" or (statement.changes and is_first))
+        guard.begin(
+            may_end=statement.keyword == "SELECT"
+            or (statement.changes and begins and self.total_changes == self._changes_before)
+        )
         try:
             func(*args)
         except sqlite3.OperationalError:

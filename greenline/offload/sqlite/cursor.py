@@ -129,7 +129,8 @@ class Cursor(_Cursor):  # type: ignore[misc]
         return rows if factory is None else [factory(self, row) for row in rows]
 
     def _forget_rows(self) -> None:
-        self._ahead = deque()
+        if self._ahead:
+            self._ahead = deque()
         self._error = None
         self._is_finished = True
         self._earlier_rows = 0

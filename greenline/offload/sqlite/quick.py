@@ -109,9 +109,10 @@ def measured(known: dict[str, int], what: str, func: Callable[..., Any], *args: 
     func(*args)
     is_quick = thread_time() - started_s < QUICK_S
     if not is_quick or getrusage(RUSAGE_THREAD).ru_inblock != read:
-        # The first run of a statement reads the schema or opens files, and a slow commit has done
-        # a checkpoint: the next one need not.
-        known[what] = 0 if what not in known or what == COMMIT.key else -SLOW_RUNS
+        # Not for long because of one run: the first one reads the schema, a commit may have done
+        # a checkpoint, and the machine may have been busy.
+        is_known = known.get(what, 1) <= 0 and what != COMMIT.key
+        known[what] = -SLOW_RUNS if is_known else 0
     elif len(known) < MAX_QUERIES:
         known[what] = known.get(what, 0) + 1
     else:
