@@ -7,9 +7,10 @@ until the timeout of its connection.
 
 Each connection has a thread for its calls. The thread also reads some rows ahead. Row factories
 run in the caller's greenlet; other callbacks of the application (functions, adapters, converters)
-run in the thread, with the caller's context variables. A hand-over costs more than a quick query,
-so a query that was quick in the thread runs in the caller's greenlet the next time, with a limit;
-beyond the limit it is begun again in the thread.
+run in the thread, with the caller's context variables. A hand-over costs more than a quick
+statement, and would keep the write lock held meanwhile. So a statement that was quick in the thread
+runs in the caller's greenlet the next time, if it can be ended at a limit and begun again in the
+thread, or touches one row. A commit that waits for the disk always runs in the thread.
 """
 
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet

@@ -2,7 +2,8 @@
 Wait in the hub for the locks of a database, where sqlite itself would wait in C.
 
 A statement that finds the database locked is tried again when a connection of this process has
-released a lock, or after a pause.
+released a lock, or after a pause. Transactions that begin to write go one after the other; other
+processes know nothing of that, so it is only a hint.
 """
 
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet

@@ -10,6 +10,8 @@ from time import monotonic
 from types import BuiltinFunctionType
 from typing import Any
 
+import gevent
+
 from greenline.hub.cooperate import yield_to_hub
 from greenline.hub.thread_locks import main_ident
 from greenline.offload.sqlite.busy import Retries, must_queue, waiting, wake, would_wait
@@ -419,6 +421,9 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         """Wake connections that wait for a lock, if this one may have released its own."""
         if waiting and (self._is_closed or not self.in_transaction):
             wake(self._database, was_reader=keyword == "SELECT")
+            if keyword == "COMMIT" and self._syncs and can_wait():
+                # The next one first: while it waits for the disk, this greenlet goes on.
+                gevent.sleep(0)
 
     def _interrupt(self) -> None:
         _Connection.interrupt(self)

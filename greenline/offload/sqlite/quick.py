@@ -1,7 +1,7 @@
 """
-Run queries without a thread if they take little time.
+Run statements without a thread if they take little time.
 
-A hand-over to a thread costs more than a quick query. So a query that was quick in the thread runs
+A hand-over to a thread costs more than a quick statement. So one that was quick in the thread runs
 in the caller's greenlet the next time, with a limit. Opening and closing a connection likewise.
 """
 
