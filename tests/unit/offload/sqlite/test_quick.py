@@ -10,6 +10,7 @@ import gevent
 import pytest
 
 from greenline.offload import threads
+from greenline.offload.sqlite.connection import _ask
 from greenline.offload.sqlite.quick import MAX_SIZE, MIN_QUICK_RUNS
 from greenline.offload.sqlite.statement import COMMIT
 from tests.unit.offload.sqlite.table import rows
@@ -212,7 +213,23 @@ def test_the_thread_does_the_checkpoints(
     with handed_over(monkeypatch) as called:
         commit_inserts(log, 1000)
     assert len(called) < 200
+    # One in the greenlet does none.
+    warm(log, lambda: commit_inserts(log, 1), INSERT, COMMIT.key)
+    commit_inserts(log, 1)
+    assert _ask(log, "PRAGMA wal_autocheckpoint") == 0
     # At most those of 100 commits, with the pages of the table that have been filled meanwhile.
     assert path.with_name("rows.db-wal").stat().st_size < 300 * 4120
     assert log.execute("pragma wal_autocheckpoint").fetchone() == (30,)
     assert log.execute("pragma wal_checkpoint").fetchone()[1] < 300
+
+
+def test_commits_of_single_statements_are_counted(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some run in the thread, for the checkpoint, and the next ones in the greenlet again."""
+    log.isolation_level = None
+    with handed_over(monkeypatch) as called:
+        for _ in range(500):
+            log.execute(INSERT, (2,))
+    assert 4 <= len([args for args in called if args[2] == COMMIT.key]) < 200
+    assert len(called) < 200
