@@ -20,7 +20,7 @@ from typing import Any
 import gevent.monkey
 
 from greenline import offload, settings
-from greenline.hub import callers, gevent_compat, thread_locks
+from greenline.hub import callers, gevent_compat, sleep, thread_locks
 from greenline.offload.imports import after_import
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ def gevent_patches() -> Iterator[None]:
     metadata.entry_points = lambda **selection: found.select(**selection)  # type: ignore[assignment]
     thread_locks.install()
     callers.install()
+    sleep.install()
     try:
         with gevent_compat.dead_proxies_allowed(), warnings.catch_warnings():
             # That ssl was imported before: early_imports mends what holds the old one.

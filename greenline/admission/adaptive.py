@@ -143,6 +143,7 @@ class Adaptive:
         self._observed_s = -inf
         self._ended = self._ok = 0  # in this window
         self._ended_before = 0  # at the last call of observe()
+        self._most = 0  # in progress in this window
         self._settled = False
         self._stalled_since_s = self._window_s = self._ended_s = 0.0
         self._slots = ConnectionSlots()
@@ -177,6 +178,7 @@ class Adaptive:
         Call this about every 20 ms while requests wait or more than ``INITIAL`` are in progress.
         """
         in_progress, waiting, blocked, starved, _, idle = load
+        self._most = max(self._most, in_progress)
         now = self._clock()
         past_s, self._observed_s = now - self._observed_s, now
         # The limit did not matter for a while: the measurements of before say nothing.
@@ -303,7 +305,8 @@ class Adaptive:
         up = 2.0 if self._idle >= STALLED else UP
         higher = min(max(self._limit * up, self._limit + 1), self._maximum)
         higher = min(higher, self._slots.highest(now))
-        lower = max(min(self._limit, load.in_progress) * LOWER, self.initial)
+        # Not of those in progress now: requests of equal length end in batches.
+        lower = max(min(self._limit, self._most) * LOWER, self.initial)
         if (
             load.waiting
             and not load.starved
@@ -337,7 +340,7 @@ class Adaptive:
     def _restart(self, now: float) -> None:
         """Begin a new measurement."""
         # Its window begins when the requests in progress, admitted under another limit, have ended.
-        self._ended = self._ok = self._ended_before = 0
+        self._ended = self._ok = self._ended_before = self._most = 0
         self._settled = False
         self._window_s = now
 

@@ -251,6 +251,20 @@ def test_a_probe_that_was_not_finished_is_taken_back() -> None:
     assert worker.limit.value == learnt
 
 
+def test_a_lower_limit_is_not_that_of_the_end_of_a_batch() -> None:
+    """Two hundred end together, and twenty are in progress then: at least 150 are tried."""
+    now, look = 0.0, 0
+    limit = Adaptive(clock=lambda: now)
+    limit.begin_at(256)
+    while limit.value > 200:
+        look += 1
+        now += OBSERVE_S
+        for _ in range(200 if look % 10 == 0 else 0):
+            limit.record(0.2, True)
+        limit.observe(Load(200 if look % 10 == 3 else 20, 0, idle=0.5))
+    assert limit.value == 150
+
+
 def test_errors_that_come_with_a_higher_limit_take_it_back() -> None:
     """Above thirty in progress half of the answers are errors: the limit does not stay there."""
     worker = Worker(about(0.05))
