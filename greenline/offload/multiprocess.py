@@ -39,8 +39,9 @@ def install() -> None:
     """Replace the waits in a process whose standard library is patched. Call once."""
     semaphores.install()
     os.fork = partial(_fork, os.fork)
-    if os.close is not get_original("os", "close"):  # an older gevent closes at once
-        os.close = partial(_close, os.close)
+    # Looked up now: at the end of the interpreter it could not be.
+    if os.close is not (at_once := get_original("os", "close")):  # an older gevent closes at once
+        os.close = partial(_close, at_once, os.close)
     after_import("multiprocessing.connection", _patch_connection)
     after_import("multiprocessing.util", _patch_util)
     after_import("multiprocessing.popen_forkserver", _patch_forkserver)
@@ -160,7 +161,7 @@ def _wait(number: int, event: int) -> None:
         watcher.close()
 
 
-def _close(later: Callable[[int], None], number: int) -> None:
+def _close(at_once: Callable[[int], None], later: Callable[[int], None], number: int) -> None:
     """Close a descriptor at once; by *later*, gevent's function, if a greenlet waits for it."""
     # To close each one later would be a deadlock for a parent that closes its end of a pipe and
     # then reads until the child closes its end.
@@ -168,4 +169,4 @@ def _close(later: Callable[[int], None], number: int) -> None:
     is_waited_for = hub is not None and (
         number in closing_descriptors or hub.loop.closing_fd(number)
     )
-    (later if is_waited_for else get_original("os", "close"))(number)
+    (later if is_waited_for else at_once)(number)
