@@ -901,6 +901,7 @@ LIBRARIES = (
     Library(
         "psycopg", ("psycopg",), "https://www.psycopg.org/psycopg3/docs/advanced/async.html",
         "postgres", ask_psycopg, open_psycopg, ("psycopg[binary]", "psycopg_pool"),
+        instead="before 3.2, import it in the application, after patching",
     ),
     Library(
         "asyncpg", ("asyncpg",), "https://magicstack.github.io/asyncpg/current/",

@@ -70,6 +70,7 @@ def hook_libraries() -> None:
     """
     # None of them is imported here: each is patched when the application imports it.
     hook_psycopg2()
+    hook_psycopg3()
     hook_sqlalchemy()
     hook_pools()
     hook_pymongo()
@@ -116,6 +117,13 @@ def hook_psycopg2() -> None:
     # What is done then imports modules of this package, so none of them may be the first to import
     # psycopg2.
     after_import("greenline.postgres", lambda _: _import_psycopg2())
+
+
+def hook_psycopg3() -> None:
+    """Let psycopg 3 wait in the hub at less cost, once the application imports it."""
+    from greenline.legacy import psycopg3
+
+    psycopg3.install()
 
 
 def _import_psycopg2() -> None:
