@@ -4,6 +4,7 @@ other threads run Python meanwhile, as under gthread.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable
 from functools import update_wrapper
 from types import ModuleType
@@ -44,13 +45,20 @@ _pbkdf2_hmac: Callable[..., bytes] = hashlib.pbkdf2_hmac
 
 def patch() -> None:
     """Replace the functions of hashlib; those of other modules right after their import."""
-    hashlib.pbkdf2_hmac = pbkdf2_hmac
+    _replace("pbkdf2_hmac", pbkdf2_hmac)
     if hasattr(hashlib, "scrypt"):  # not in each OpenSSL
-        hashlib.scrypt = _in_a_thread(hashlib.scrypt, "hashlib")
+        _replace("scrypt", _in_a_thread(hashlib.scrypt, hashlib.scrypt.__module__))
     for module in FUNCTIONS:
         after_import(module, _patch)
     for module in CLASSES:
         after_import(module, _patch_classes)
+
+
+def _replace(name: str, ours: Callable[..., bytes]) -> None:
+    # It names the module in C, in which pickle finds it. passlib takes a function that names
+    # hashlib for a slow one in Python, and computes in a loop of its own.
+    for module in (hashlib, sys.modules[ours.__module__]):
+        setattr(module, name, ours)
 
 
 def _patch_classes(module: ModuleType) -> None:
@@ -75,7 +83,7 @@ def _in_a_thread(original: Callable[P, T], module: str) -> Callable[P, T]:
     return run
 
 
-_pbkdf2_hmac_in_a_thread = _in_a_thread(_pbkdf2_hmac, "hashlib")
+_pbkdf2_hmac_in_a_thread = _in_a_thread(_pbkdf2_hmac, _pbkdf2_hmac.__module__)
 
 
 def pbkdf2_hmac(
@@ -87,4 +95,4 @@ def pbkdf2_hmac(
     return compute(hash_name, password, salt, iterations, dklen)
 
 
-pbkdf2_hmac.__module__ = "hashlib"  # another process may have to load it by its name
+pbkdf2_hmac.__module__ = _pbkdf2_hmac.__module__
