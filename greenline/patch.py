@@ -92,9 +92,10 @@ def keep_running_loops() -> None:
     """Let each greenlet run an asyncio loop of its own, once the application imports asyncio."""
 
     def install(_: object) -> None:
-        from greenline.hub import running_loop
+        from greenline.hub import loop_selector, running_loop
 
         running_loop.install()
+        loop_selector.install()
 
     after_import("asyncio", install)
 
