@@ -44,13 +44,14 @@ def install() -> None:
 class Caller:
     """The greenlet that makes a call, and waits meanwhile."""
 
-    __slots__ = ("_added", "_greenlet", "_ident", "_number", "_shared")
+    __slots__ = ("_added", "_greenlet", "_has_left", "_ident", "_number", "_shared")
 
     def __init__(self) -> None:
         threading.current_thread()  # one that is made in the thread would end with that
         greenlet: Any = getcurrent()
         self._greenlet = greenlet  # until it goes on: its frames refer to this object
         self._ident = get_ident()
+        self._has_left = False
         self._number = 0
         self._added: list[tuple[str, Any, Any, Any]] | None = None
         # Here, and not in the thread: what that does after it has woken up takes longer.
@@ -71,7 +72,7 @@ class Caller:
         """
         self._number = number = id(thread)
         _idents[number] = self._ident
-        if self._greenlet is not None:
+        if not self._has_left:
             for values, mine in self._shared:
                 values[number] = mine
 
@@ -99,9 +100,14 @@ class Caller:
 
     def leave(self) -> None:
         """Go on before the end of the call, in the greenlet: its thread-locals are its own."""
-        # The call keeps its id: it could not release an RLock otherwise.
-        self._greenlet = None
+        # The call keeps its id: it could not release an RLock otherwise. It keeps the greenlet as
+        # well, because the next one could have the same id, and enter that lock.
+        self._has_left = True
         self._unshare()
+
+    def forget(self) -> None:
+        """Let go of a greenlet that has left, after the call; called in the hub."""
+        self._greenlet = None
 
     def _unshare(self) -> None:
         for values, _ in self._shared:

@@ -95,6 +95,7 @@ class _Outbox:
             if job.turns is not None:
                 job.turns.release()
             job.waiter.switch(None)
+            job.caller.forget()
 
 
 def _outbox() -> _Outbox:

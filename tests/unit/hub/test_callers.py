@@ -4,6 +4,7 @@ import gc
 import threading
 from contextvars import ContextVar
 from typing import Any
+from weakref import ref
 
 import gevent
 import pytest
@@ -11,6 +12,7 @@ from gevent.monkey import get_original
 
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
+from greenline.hub.thread_locks import Event
 from greenline.offload import threads
 from tests.helpers.support import wait_until
 
@@ -122,3 +124,24 @@ def test_a_call_that_is_left_has_none_of_the_thread_locals() -> None:
     assert seen == [1, False]
     with gevent.Timeout(LIMIT_S), lock:
         pass
+
+
+def test_a_call_that_goes_on_keeps_its_caller() -> None:
+    """A new greenlet with the same id would enter an RLock that the call holds."""
+    has_begun, is_left = Event(), get_original("threading", "Event")()
+
+    def work() -> None:
+        has_begun.set()
+        is_left.wait(LIMIT_S)
+
+    caller = gevent.spawn(threads.run, work)
+    has_begun.wait(LIMIT_S)
+    caller.kill()
+    killed = ref(caller)
+    del caller
+    gevent.sleep(0.01)
+    gc.collect()
+    is_kept = killed() is not None
+    is_left.set()
+    assert is_kept
+    wait_until(lambda: killed() is None, "the end of the call")
