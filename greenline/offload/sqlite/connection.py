@@ -394,7 +394,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
                 self._set_checkpoints(False)
             # From time to time two in the thread: the first one does the checkpoint, and the next
             # one, which begins the log anew, waits for the disk.
-            count = known[COMMIT.key] + 1
+            count = known.get(COMMIT.key, 0) + 1  # another statement may have cleared it
             known[COMMIT.key] = count if count < MAX_COMMITS else 0
         # Ending a change undoes its transaction, so that must have changed nothing.
         guard.begin(

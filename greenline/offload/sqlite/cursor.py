@@ -165,14 +165,14 @@ class Cursor(_Cursor):  # type: ignore[misc]
         conn = self._connection()
         keyword = statement.keyword
         was_in_transaction = conn.in_transaction
+        if keyword == "UPDATE" and was_in_transaction:
+            self._note_plan(conn, sql, parameters)  # before: it clears SQL's changes()
         if keyword == "PRAGMA" and "busy_timeout" in sql.lower():
             conn._waiting_in_sqlite(_Cursor.execute, self, sql, parameters)
         else:
             _Cursor.execute(self, sql, parameters)
         self._note_read(conn, was_in_transaction, keyword)
-        if keyword == "UPDATE" and was_in_transaction:
-            self._note_plan(conn, sql, parameters)
-        elif keyword in ("PRAGMA", "ATTACH", "DETACH") and not statement.key:
+        if keyword in ("PRAGMA", "ATTACH", "DETACH") and not statement.key:
             conn._syncs = None
         self._is_finished = self.description is None
         # A statement that writes ends with its last row, and may find the database locked then.

@@ -10,6 +10,7 @@ import gevent
 import pytest
 
 from greenline.offload import threads
+from greenline.offload.sqlite import connection
 from greenline.offload.sqlite.connection import _ask
 from greenline.offload.sqlite.quick import MAX_SIZE, MIN_QUICK_RUNS
 from greenline.offload.sqlite.statement import COMMIT
@@ -172,6 +173,27 @@ def test_small_transactions_need_no_thread(
             write()
     assert len(called) < 20  # a collection of garbage may make one slow
     assert rows(log).count(3) == written
+
+
+def test_a_commit_runs_while_other_queries_clear_what_is_known(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many different ones do, in threads, also while it lets other greenlets run."""
+    monkeypatch.setattr(connection, "yield_to_hub", log._paces.clear)  # type: ignore[attr-defined]
+    log.execute(INSERT, (2,))
+    log._yielded_s = 0.0  # type: ignore[attr-defined]
+    log.commit()
+    assert not log.in_transaction
+    assert not log._paces.get(INSERT)  # type: ignore[attr-defined]
+
+
+def test_sql_sees_the_changes_of_each_update(log: sqlite3.Connection) -> None:
+    """Also of the one whose plan is looked at."""
+    for _ in range(5):
+        log.execute(INSERT, (2,))
+        log.execute("update row set number = ? where rowid = 1", (3,))
+        assert log.execute("select changes()").fetchone() == (1,)
+        log.commit()
 
 
 def test_a_commit_that_waits_for_the_disk_runs_in_the_thread(
