@@ -19,10 +19,12 @@ from greenline.offload.sqlite.cursor import Cursor
 from greenline.offload.sqlite.quick import (
     CLOSE,
     CONNECT,
+    MAX_BLOCK_S,
     MAX_CHANGES,
     MAX_COMMITS,
     MIN_QUICK_RUNS,
     OPERATIONS,
+    SLOW_RUNS,
     Guard,
     measured,
     paces,
@@ -328,7 +330,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         # Not interrupted: the end of a transaction is short, and its result matters.
         interrupt = None if statement.keyword in ("COMMIT", "ROLLBACK") else self._interrupt
         is_cleanup = statement.keyword == "ROLLBACK"
-        if statement.changes and not statement.key:
+        if statement.is_large or (statement.changes and not statement.key):
             self._is_large = True
         if key:
             if is_quick and commits:
@@ -409,7 +411,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         finally:
             if guard.has_tripped or guard.is_late():
                 # The thread measures it again: it may have been a collection of garbage.
-                known[COMMIT.key if commits else statement.key] = MIN_QUICK_RUNS - 1
+                runs = -SLOW_RUNS if guard.is_late(MAX_BLOCK_S) else MIN_QUICK_RUNS - 1
+                known[COMMIT.key if commits else statement.key] = runs
         return not guard.has_tripped
 
     def _set_checkpoints(self, does: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from greenline.offload.sqlite.busy import LOCKLESS
 from greenline.offload.sqlite.quick import is_large
-from greenline.offload.sqlite.statement import PLAN, SCRIPT, Statement, parse
+from greenline.offload.sqlite.statement import CHANGES, PLAN, SCRIPT, Statement, parse
 
 _Cursor: Any = sqlite3.Cursor  # the original: the name in sqlite3 is replaced later
 
@@ -55,8 +55,8 @@ class Cursor(_Cursor):  # type: ignore[misc]
         """Execute a statement; parameters as in sqlite3."""
         statement = parse(sql)
         conn = self._connection()
-        if statement.changes and parameters and is_large(parameters):
-            statement = statement._replace(key="")
+        if statement.keyword in CHANGES and parameters and is_large(parameters):
+            statement = statement._replace(key="", is_large=True)
         conn._run(self._execute, sql, parameters, statement, statement=statement)
         return self
 

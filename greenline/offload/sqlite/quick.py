@@ -6,6 +6,7 @@ in the caller's greenlet the next time, with a limit. Opening and closing a conn
 """
 
 from collections.abc import Callable
+from datetime import date
 from resource import RUSAGE_THREAD, getrusage
 from time import monotonic, thread_time
 from typing import Any
@@ -17,11 +18,14 @@ QUICK_S = 0.0005  # CPU time of a quick query, which does not read from the disk
 MIN_QUICK_RUNS = 2  # quick runs in the thread, in a row, before a query runs in the greenlet
 SLOW_RUNS = 100  # runs in the thread after a slow one
 MAX_HERE_S = 0.002  # limit of a query in the greenlet
+MAX_BLOCK_S = 0.02  # one that could not be ended, and took longer, does not soon run there again
 OPERATIONS = 1000  # instructions of sqlite's virtual machine between two checks of the time
 MAX_CHANGES = 10  # changed rows of a transaction that is committed in the greenlet
 MAX_SIZE = 50_000  # characters or bytes of the values of a change in the greenlet
 MAX_COMMITS = 100  # commits in greenlets between two in the thread, which may do a checkpoint
 MAX_QUERIES = 1000  # queries in paces, for each database
+
+SMALL = int | float | date | None  # types of values that are always small
 
 CONNECT, CLOSE = "connect", "close"  # keys of paces, besides the queries
 
@@ -42,21 +46,25 @@ class Guard:
         """
         self.has_tripped = False
         self._may_end = may_end
-        self._until_s = monotonic() + MAX_HERE_S
+        self._began_s = monotonic()
         self._before = getrusage(RUSAGE_THREAD)
 
     def __call__(self) -> bool:
         self.has_tripped = self._may_end and self.is_late()
         return self.has_tripped
 
-    def is_late(self) -> bool:
-        """Return whether the query takes too long; False if only the machine was busy."""
-        if monotonic() < self._until_s:
+    def is_late(self, limit_s: float = MAX_HERE_S) -> bool:
+        """
+        Return whether the query takes too long; False if only the machine was busy.
+
+        :param limit_s: how long it may take, in seconds. Default ``MAX_HERE_S``.
+        """
+        if monotonic() - self._began_s < limit_s:
             return False
         before, now = self._before, getrusage(RUSAGE_THREAD)
         used_s = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
         # Not the context switches: the hub waits for the interpreter's lock as well.
-        return used_s > MAX_HERE_S or now.ru_inblock != before.ru_inblock
+        return used_s > limit_s or now.ru_inblock != before.ru_inblock
 
 
 def is_large(parameters: Any) -> bool:
@@ -69,6 +77,8 @@ def is_large(parameters: Any) -> bool:
     for value in parameters:
         if isinstance(value, str | bytes | bytearray | memoryview):
             size += len(value)
+        elif not isinstance(value, SMALL):  # an adapter may make a large value of it
+            return True
     return size > MAX_SIZE
 
 
@@ -112,7 +122,7 @@ def measured(known: dict[str, int], what: str, func: Callable[..., Any], *args: 
         # Not for long because of one run: the first one reads the schema, a commit may have done
         # a checkpoint, and the machine may have been busy.
         is_known = known.get(what, 1) <= 0 and what != COMMIT.key
-        known[what] = -SLOW_RUNS if is_known else 0
+        known[what] = -SLOW_RUNS if is_known else min(known.get(what, 0), 0)
     elif len(known) < MAX_QUERIES:
         known[what] = known.get(what, 0) + 1
     else:

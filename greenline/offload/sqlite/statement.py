@@ -13,6 +13,7 @@ BRIEF_PRAGMA = re.compile(r"PRAGMA\s+(?:PAGE_COUNT|FREELIST_COUNT|USER_VERSION)\
 CHANGES = {"INSERT", "REPLACE", "UPDATE", "DELETE"}
 COMMITS = {"COMMIT", "END", "RELEASE"}
 PLAN = "EXPLAIN QUERY PLAN "
+SCHEMA = {"ALTER", "CREATE", "DROP", "REINDEX"}
 BRIEF = {"SELECT", "BEGIN", "SAVEPOINT"} | COMMITS
 
 
@@ -25,6 +26,7 @@ class Statement(NamedTuple):
     commits: bool = False
     begins_to_write: bool = False  # whether it takes the write lock where it begins a transaction
     inserts_one_row: bool = False
+    is_large: bool = False  # whether it may write much, though it changes few rows
 
 
 COMMIT = Statement("COMMIT", key="commit", commits=True)
@@ -49,6 +51,7 @@ def _parsed(sql: str) -> Statement:
         commits=keyword in COMMITS,
         begins_to_write=changes or bool(keyword == "BEGIN" and LOCKING_BEGIN.search(upper)),
         inserts_one_row=keyword in ("INSERT", "REPLACE") and not SEVERAL_ROWS.search(upper),
+        is_large=keyword in SCHEMA,
     )
 
 

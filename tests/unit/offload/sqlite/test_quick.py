@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import gevent
@@ -12,7 +13,7 @@ import pytest
 from greenline.offload import threads
 from greenline.offload.sqlite import connection
 from greenline.offload.sqlite.connection import _ask
-from greenline.offload.sqlite.quick import MAX_SIZE, MIN_QUICK_RUNS
+from greenline.offload.sqlite.quick import MAX_BLOCK_S, MAX_SIZE, MIN_QUICK_RUNS
 from greenline.offload.sqlite.statement import COMMIT
 from tests.unit.offload.sqlite.table import rows
 
@@ -216,7 +217,18 @@ def test_a_commit_into_other_databases_runs_in_the_thread(
     assert [args[2] for args in called].count(COMMIT.key) == 3
 
 
-@pytest.mark.parametrize("value", ["x" * (MAX_SIZE + 1), bytes(MAX_SIZE + 1)], ids=["str", "bytes"])
+class Adapted:
+    """A value that sqlite3 asks for another one."""
+
+    def __conform__(self, _: Any) -> bytes:
+        return bytes(MAX_SIZE + 1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * (MAX_SIZE + 1), bytes(MAX_SIZE + 1), Adapted()],
+    ids=["str", "bytes", "adapted"],
+)
 def test_a_change_with_a_large_value_runs_in_the_thread(
     log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, value: Any
 ) -> None:
@@ -225,6 +237,48 @@ def test_a_change_with_a_large_value_runs_in_the_thread(
         log.execute(INSERT, (value,))
         log.commit()
     assert len(called) == 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "values"),
+    [
+        ("insert into row values (?) returning number", (bytes(MAX_SIZE + 1),)),
+        ("create index by_number on row (number)", ()),
+    ],
+    ids=["returning", "index"],
+)
+def test_a_commit_of_much_runs_in_the_thread(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, sql: str, values: Any
+) -> None:
+    """The number of changed rows does not tell that it is much."""
+    with handed_over(monkeypatch) as called:
+        log.execute("begin")
+        log.execute(sql, values).fetchall()
+        log.commit()
+    assert COMMIT.key in called[-1]
+
+
+def test_what_has_blocked_the_hub_runs_in_the_thread_for_long(log: sqlite3.Connection) -> None:
+    """A later change cannot be ended, and would block it each time."""
+
+    def work(number: int) -> int:
+        started_s = thread_time()
+        while number > 10 and thread_time() - started_s < 2 * MAX_BLOCK_S:
+            pass
+        return number
+
+    log.create_function("work", 1, work, deterministic=True)
+    insert = "insert into row values (work(?))"
+
+    def run(number: int) -> None:
+        log.execute(INSERT, (2,))
+        log.execute(insert, (number,))
+        log.commit()
+
+    warm(log, lambda: run(3), insert)
+    run(20)
+    assert log._paces[insert] < -50  # type: ignore[attr-defined]
+    assert rows(log)[-1] == 20
 
 
 def test_the_thread_does_the_checkpoints(
