@@ -263,7 +263,7 @@ class Adaptive:
         # Not below the first limit: no measurement showed that this serves more, and other routes
         # may be requested besides the one that waits.
         is_kept = now < max(self._floor_until_s, self._floor_s + TRIAL_S)
-        lowest = self._floor if is_kept else float(self.initial)
+        lowest = max(self._floor if is_kept else 0.0, float(self.initial))
         limit = max(free + max(1.0, free * PLENTY), lowest)
         if limit < self._limit:
             self._forbid(limit + 1, now)

@@ -318,6 +318,29 @@ def test_a_limit_that_ended_a_standstill_is_kept_longer_each_time() -> None:
     assert kept_s == [HOLD_S, 2 * HOLD_S]
 
 
+def test_a_limit_that_ended_a_standstill_does_not_lower_the_first_limit() -> None:
+    """A busy CPU had reduced the limit below a pool's size before."""
+    now = 0.0
+    limit = Adaptive(clock=lambda: now, pool_size=lambda: 40)
+
+    def observe(for_s: float, blocked: int, idle: float) -> None:
+        nonlocal now
+        until_s = now + for_s
+        while now < until_s:
+            now += OBSERVE_S
+            limit.observe(Load(limit.value, 10, blocked, idle=idle))
+
+    while limit.value > FEW:
+        observe(OBSERVE_S, 0, idle=0.0)
+    while limit.value == FEW:
+        observe(OBSERVE_S, FEW, idle=1.0)
+    limit.record(0.001, True)
+    observe(1.0, 0, idle=0.5)
+    assert limit.value == 40
+    observe(0.5, 40, idle=0.5)
+    assert limit.value == 40
+
+
 def test_what_another_worker_has_learnt_is_where_it_begins() -> None:
     """A limit of 200 is there for the first request, and a pool's size is as well."""
     limit = Adaptive()
