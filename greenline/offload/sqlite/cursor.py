@@ -184,7 +184,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
         self._forget_rows()
         conn = self._connection()
         was_in_transaction = conn.in_transaction
-        if was_in_transaction or self._connection().isolation_level is not None:
+        if was_in_transaction or not conn._commits_itself():
             _Cursor.executemany(self, sql, parameters)
         else:
             # In autocommit each row is a transaction, so a repetition would write some rows twice.

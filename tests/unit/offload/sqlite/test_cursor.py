@@ -68,3 +68,21 @@ def test_parameters_may_come_from_an_iterator_that_waits(conn: sqlite3.Connectio
     with pytest.raises(LookupError):
         conn.executemany("insert into row values (?)", broken())
     assert 9000 in rows(conn)
+
+
+@pytest.mark.parametrize("is_attribute", [False, True], ids=["isolation_level", "autocommit"])
+def test_rows_that_are_committed_one_by_one_are_written_once(
+    conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, is_attribute: bool
+) -> None:
+    """A lock between two of them is waited for by sqlite: another run would repeat the first."""
+    if is_attribute:  # of Python 3.12
+        monkeypatch.setattr(type(conn), "autocommit", True, raising=False)
+    else:
+        conn.isolation_level = None
+    waits: list[Any] = []
+    wait = type(conn)._waiting_in_sqlite  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        type(conn), "_waiting_in_sqlite", lambda *args: (waits.append(args), wait(*args))
+    )
+    conn.executemany("insert into row values (?)", [(2,), (3,)])
+    assert len(waits) == 1
