@@ -168,6 +168,7 @@ def test_writers_get_the_lock_in_the_order_in_which_they_ask(
             conn.commit()
 
     monkeypatch.setattr(ThreadedConnection, "_attempt", count)
+    pause_s = busy.FIRST_RETRY_S
     monkeypatch.setattr(busy, "FIRST_RETRY_S", 20.0)  # none tries again without being woken
     monkeypatch.setattr(busy, "LAST_RETRY_S", 20.0)
     other.execute("begin immediate")
@@ -176,6 +177,7 @@ def test_writers_get_the_lock_in_the_order_in_which_they_ask(
         writers.append(gevent.spawn(write, number))
         wait_until(lambda: len(next(iter(busy.waiting.values()), ())) == len(writers), "the wait")
     assert len(attempts) == 1
+    monkeypatch.setattr(busy, "FIRST_RETRY_S", pause_s)  # of a commit that meets an attempt
     other.execute("commit")
     gevent.joinall(writers, timeout=10, raise_error=True)
     assert written == list(range(10))
