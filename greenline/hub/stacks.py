@@ -48,6 +48,7 @@ LIBRARIES = {
 # If none is: by file and function of gevent and the standard library.
 WAITS = {
     ("hub.py", "sleep"): "a sleep",
+    ("sleep.py", "sleep"): "a sleep",
     ("lock.py", ""): "a lock",
     ("lock_waits.py", ""): "a lock",
     ("thread.py", ""): "a lock",
