@@ -302,14 +302,14 @@ def test_what_runs_in_threads_does_not_block(
 
 def test_what_gunicorns_configuration_imports_is_too_early(tmp_path: Path) -> None:
     """Through first-party files, too; the application imports it late enough."""
-    assert found(tmp_path, gunicorn_conf="import psycopg\n") == [("GL103", CONF, 1)]
-    files = {"gunicorn_conf": "import early\n", "early": "import psycopg\n"}
+    assert found(tmp_path, gunicorn_conf="import argon2\n") == [("GL103", CONF, 1)]
+    files = {"gunicorn_conf": "import early\n", "early": "import argon2\n"}
     assert found(tmp_path, **files) == [("GL103", "early.py", 1)]
     files["gunicorn_conf"] = "def on_starting(server):\n    import early\n"
     assert found(tmp_path, **files) == [("GL103", "early.py", 1)]
-    files["early"] = "def pre_fork():\n    import psycopg\n"
+    files["early"] = "def pre_fork():\n    import argon2\n"
     assert found(tmp_path, **files) == []
-    files = {"gunicorn_conf": "", "early": "import psycopg\n"}
+    files = {"gunicorn_conf": "", "early": "import argon2\n"}
     assert found(tmp_path, **files) == []
 
 
@@ -318,8 +318,8 @@ def test_what_gunicorns_configuration_imports_is_too_early(tmp_path: Path) -> No
     [
         ("import sentry_sdk\n", []),
         ("from opentelemetry import trace\nfrom opentelemetry.sdk.trace import export\n", []),
-        ("def post_fork(server, worker):\n    import sentry_sdk, psycopg\n", []),
-        ("def when_ready(server):\n    import sentry_sdk, psycopg\n", [2]),
+        ("def post_fork(server, worker):\n    import sentry_sdk, argon2\n", []),
+        ("def when_ready(server):\n    import sentry_sdk, argon2\n", [2]),
         ("import newrelic.agent\nnewrelic.agent.initialize()\n", []),
         ("import ddtrace.auto\n", []),
     ],
