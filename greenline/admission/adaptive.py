@@ -26,7 +26,7 @@ STALL_S = 0.05
 STALL_ENDS = 8
 # All wait for locks for so long: a request in the queue may have to release them.
 STANDSTILL_S = 1.0
-TRIAL_S = 0.2  # then a request has ended, if more of them end a standstill
+TRIAL_S = 0.2  # so soon a request ends, where more in progress end a standstill
 SMOOTHING_S = 0.1  # time constant of the shares of blocked requests and idle time
 SCARCE, PLENTY = 0.25, 0.1  # shares of requests in progress that wait for each other
 # Shares of time in which the hub is idle.

@@ -10,17 +10,17 @@ waits for the rest as for a socket.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import gevent
 import gevent.monkey
 from gevent.event import Event
-from gevent.selectors import GeventSelector
 
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline, running_loop
+from greenline.hub.loop_selector import LoopSelector
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,15 +75,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
             raise RuntimeError("a coroutine is running here: await the other one in it")
         return _loop().wait_for(coroutine, context)
     finally:
-        _adopt(context)
-
-
-def _adopt(context: Context) -> None:
-    """Set the context variables that have another value in *context*."""
-    var: ContextVar[Any]
-    for var, value in context.items():
-        if var.get(None) is not value and var is not deadline.VARIABLE:
-            var.set(value)
+        deadline.adopt(context)
 
 
 def _loop() -> "_Loop":
@@ -96,7 +88,7 @@ def _loop() -> "_Loop":
     return loop
 
 
-class _Selector(GeventSelector):
+class _Selector(LoopSelector):
     """A selector that waits in the hub, in one greenlet; any greenlet of the thread may wake it."""
 
     greenlet: Any = None
@@ -109,12 +101,6 @@ class _Selector(GeventSelector):
     def register(self, fileobj: Any, events: int, data: Any = None) -> Any:
         self.wake()  # gevent starts the watchers of new files at the beginning of select()
         return super().register(fileobj, events, data)
-
-    def select(self, timeout: float | None = None) -> Any:
-        if timeout == 0:
-            # With the event set, gevent yields once by sleep(0) and starts no timer.
-            self._ready.set()  # type: ignore[attr-defined]
-        return super().select(timeout)
 
 
 class _Loop(asyncio.SelectorEventLoop):

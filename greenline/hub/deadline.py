@@ -183,6 +183,19 @@ def abandon(limits: list[_Limit]) -> None:
         each.hub = None
 
 
+def adopt(context: Context) -> None:
+    """
+    Set the context variables that have another value in *context*, but for the deadlines in force.
+
+    :param context: that of a call on behalf of this greenlet, which began as a copy of its own.
+    """
+    variable: ContextVar[Any]
+    for variable, value in context.items():
+        # The default is no value of a variable.
+        if variable.get(context) is not value and variable is not VARIABLE:
+            variable.set(value)
+
+
 def forget() -> None:
     """Remove the current limit, in a forked child: its timer is in the hub of the parent."""
     _current.set(None)

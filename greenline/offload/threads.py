@@ -23,7 +23,7 @@ from gevent.lock import Semaphore
 from gevent.monkey import get_original
 
 from greenline.hub.callers import Caller
-from greenline.hub.deadline import wait_in
+from greenline.hub.deadline import adopt, wait_in
 from greenline.hub.gevent_compat import get_hub_if_exists
 from greenline.hub.thread_locks import Event, is_main_thread
 from greenline.offload import fork
@@ -158,9 +158,7 @@ class _Job:
             self.caller.leave()
             raise
         self.caller.resume()
-        for variable, value in self.context.items():
-            if variable.get(self) is not value:
-                variable.set(value)
+        adopt(self.context)
         if self.error is None:
             return self.result
         error, self.error = self.error, None  # its traceback refers to this job: a cycle
