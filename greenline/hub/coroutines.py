@@ -9,6 +9,7 @@ waits for the rest as for a socket.
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from functools import wraps
@@ -66,24 +67,25 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """
     context = copy_context()
     try:
-        if not gevent.monkey.is_module_patched("socket"):
+        loop = _loop()
+        if loop is None:
             # A script without gevent: a loop for each call, as in asyncio.run().
             with asyncio.Runner() as runner:
                 return runner.run(coroutine, context=context)
         if running_loop.is_running():
             coroutine.close()
             raise RuntimeError("a coroutine is running here: await the other one in it")
-        return _loop().wait_for(coroutine, context)
+        return loop.wait_for(coroutine, context)
     finally:
         deadline.adopt(context)
 
 
-def _loop() -> "_Loop":
-    """Return the loop of this thread."""
+def _loop() -> "_Loop | None":
+    """Return the loop of this thread; None: sockets are not gevent's."""
     # Started at the first use and not before: an epoll descriptor made before the fork would be
     # shared by the workers. It ends with the process.
     loop: _Loop | None = getattr(_local, "loop", None)
-    if loop is None or loop.greenlet.dead:
+    if (loop is None or loop.greenlet.dead) and gevent.monkey.is_module_patched("socket"):
         loop = _local.loop = _Loop()
     return loop
 
@@ -172,6 +174,8 @@ class _Loop(asyncio.SelectorEventLoop):
             task = asyncio.Task(coroutine, loop=self, context=context)
         finally:
             first_step = self._first_steps.pop(id(context))
+        # As run_forever() does: a generator that begins in the first step is closed by the loop.
+        sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)  # type: ignore[attr-defined]
         asyncio._set_running_loop(self)
         try:
             context.run(first_step)
@@ -179,6 +183,7 @@ class _Loop(asyncio.SelectorEventLoop):
             pass  # the task keeps it as its result
         finally:
             asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(None, None)
         return task
 
     def _run(self) -> None:

@@ -17,10 +17,11 @@ from typing import Any
 from gevent import getcurrent
 
 # gevent calls ``switch_out`` of a greenlet that switches to the hub, and looks up ``switch`` and
-# ``throw`` of the greenlet that it resumes, both on the instance. So only a greenlet that runs a
-# loop has an overhead.
-HOOKS = ("switch_out", "switch", "throw", "enter_loop")
+# ``throw`` of the greenlet that it resumes, all on the instance. So only a greenlet that runs a
+# loop has an overhead, and one that has not waited yet no more than the first of them.
+HOOKS = ("switch_out", "switch", "throw")
 
+_get_in_thread = events._get_running_loop
 _set_in_thread = events._set_running_loop
 tasks: Any = asyncio.tasks
 
@@ -40,7 +41,7 @@ def install() -> None:
 
 def is_running() -> bool:
     """Return whether this greenlet runs a loop, or is a child of one that does."""
-    return bool(_hooks_above(getcurrent()))
+    return _loop_above(getcurrent()) is not None
 
 
 def share_with(kind: Any) -> None:
@@ -51,30 +52,30 @@ def share_with(kind: Any) -> None:
     """
 
     def switch_out(self: Any) -> None:
-        if hooks := _hooks_above(self):
-            hooks["switch_out"]()
+        if (running := _loop_above(self)) is not None:
+            running.switch_out()
 
     def switch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if hooks := _hooks_above(self):
-            hooks["enter_loop"]()
+        if (running := _loop_above(self)) is not None:
+            running.enter()
         return super(kind, self).switch(*args, **kwargs)
 
     def throw(self: Any, *args: Any) -> Any:
-        if hooks := _hooks_above(self):
-            hooks["enter_loop"]()
+        if (running := _loop_above(self)) is not None:
+            running.enter()
         return super(kind, self).throw(*args)
 
     kind.switch_out, kind.switch, kind.throw = switch_out, switch, throw
 
 
-def _hooks_above(greenlet: Any) -> dict[str, Any]:
-    """Return the hooks of *greenlet* or of its nearest parent that runs a loop; empty: none."""
+def _loop_above(greenlet: Any) -> "_RunningLoop | None":
+    """Return the running loop of *greenlet*, or that of its nearest parent that has one."""
     while greenlet is not None:
-        hooks: dict[str, Any] = greenlet.__dict__
-        if HOOKS[0] in hooks:
-            return hooks
+        if (hook := greenlet.__dict__.get(HOOKS[0])) is not None:
+            running: _RunningLoop = hook.__self__
+            return running
         greenlet = greenlet.parent
-    return {}
+    return None
 
 
 def _set_running_loop(loop: Any) -> None:
@@ -82,57 +83,69 @@ def _set_running_loop(loop: Any) -> None:
     greenlet = getcurrent()
     hooks = greenlet.__dict__
     if loop is not None:
-        made = _hooks(greenlet, loop)
-        made["enter_loop"]()
-        hooks.update(made)
+        hooks["switch_out"] = _RunningLoop(greenlet, loop).switch_out
     elif "switch_out" in hooks:
-        hooks["switch_out"]()
+        hooks["switch_out"].__self__.leave()
         for name in HOOKS:
-            del hooks[name]
+            hooks.pop(name, None)
     else:
         _set_in_thread(None)
 
 
-def _hooks(greenlet: Any, loop: Any) -> dict[str, Any]:
-    kind = type(greenlet)
-    task: Any = None
-    # run_forever() has just set those of the loop. Another loop would close the generators at its
-    # end, in the middle.
-    generators: Any = sys.get_asyncgen_hooks()
-    sys.set_asyncgen_hooks(None, None)
-    # What a child greenlet of another one, whose class has no hooks, has left while it waits.
-    before: tuple[Any, Any, Any] = (None, None, (None, None))
-    # Its own child greenlets, such as SQLAlchemy's, switch to it without its leaving.
-    is_inside = False
+class _RunningLoop:
+    """
+    The running loop of one greenlet: that of the native thread while the greenlet runs.
 
-    def leave() -> None:
-        nonlocal task, generators, is_inside
-        is_inside = False
-        generators = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(*before[2])
-        # A task that blocks leaves its loop free for the tasks of other greenlets.
-        task = _swap_current_task(loop, before[1])
-        _set_in_thread(before[0])
+    :param greenlet: the current one.
+    :param loop: the asyncio loop that begins to run in it.
+    """
 
-    def enter() -> None:
-        nonlocal before, is_inside
-        if is_inside:
-            return
-        is_inside = True
-        left = asyncio._get_running_loop()
+    __slots__ = ("_before", "_generators", "_greenlet", "_is_inside", "_loop", "_task")
+
+    def __init__(self, greenlet: Any, loop: Any) -> None:
+        self._greenlet = greenlet
+        self._loop = loop
+        # Its own child greenlets, such as SQLAlchemy's, switch to it without its leaving.
+        self._is_inside = True
+        # What a child greenlet of another one, whose class has no hooks, has left while it waits.
+        # The hooks for generators are the loop's by now: another loop would close the generators
+        # at its end, in the middle.
+        left = _get_in_thread(), _swap_current_task(loop, None)
+        self._before: tuple[Any, Any, tuple[Any, Any]] = *left, (None, None)
         _set_in_thread(loop)
-        before = left, _swap_current_task(loop, task), sys.get_asyncgen_hooks()
+
+    def enter(self) -> None:
+        if self._is_inside:
+            return
+        self._is_inside = True
+        left = _get_in_thread()
+        _set_in_thread(self._loop)
+        task = _swap_current_task(self._loop, self._task)
+        self._before = left, task, sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(*self._generators)
+
+    def leave(self) -> None:
+        self._is_inside = False
+        loop, task, generators = self._before
+        self._generators = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(*generators)
+        # A task that blocks leaves its loop free for the tasks of other greenlets.
+        self._task = _swap_current_task(self._loop, task)
+        _set_in_thread(loop)
 
-    def switch(*args: Any, **kwargs: Any) -> Any:
-        enter()
-        return kind.switch(greenlet, *args, **kwargs)
+    def switch_out(self) -> None:
+        self.leave()
+        hooks = self._greenlet.__dict__
+        if "switch" not in hooks:
+            hooks["switch"], hooks["throw"] = self.switch, self.throw
 
-    def throw(*args: Any) -> Any:
-        enter()
-        return kind.throw(greenlet, *args)
+    def switch(self, *args: Any, **kwargs: Any) -> Any:
+        self.enter()
+        return type(self._greenlet).switch(self._greenlet, *args, **kwargs)
 
-    return dict(zip(HOOKS, (leave, switch, throw, enter), strict=True))
+    def throw(self, *args: Any) -> Any:
+        self.enter()
+        return type(self._greenlet).throw(self._greenlet, *args)
 
 
 def _swap_in_dict(loop: Any, task: Any) -> Any:

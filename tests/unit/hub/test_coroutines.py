@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -289,6 +289,28 @@ def test_what_a_first_step_starts_goes_on() -> None:
     wait_until(lambda: len(ended) == 4, "all three")
     assert sorted(ended) == ["begun", "socket", "task", "timer"]
     ours.close(), theirs.close()
+
+
+def test_a_generator_that_a_first_step_leaves_is_closed() -> None:
+    """By the loop, since closing it may wait, as after asyncio.run()."""
+    closed = []
+
+    async def rows() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            await asyncio.sleep(0.01)
+            closed.append("rows")
+
+    async def first() -> int:
+        async for row in rows():
+            return row
+        return 0
+
+    assert run(first()) == 1
+    wait_until(lambda: closed == ["rows"], "the generator's end")
+    assert sys.get_asyncgen_hooks() == (None, None)
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["one", "nested"])
