@@ -15,7 +15,7 @@ parser, the turn of a request, the answer to an error.
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from io import BytesIO
 from socket import SHUT_WR
 from time import monotonic
@@ -27,6 +27,7 @@ from gevent.exceptions import ConcurrentObjectUseError
 from gevent.socket import socket as gevent_socket
 
 from greenline.admission.limiter import ConcurrencyLimiter, QueuedRequest
+from greenline.admission.turns import Turns
 from greenline.http import proxy_headers
 from greenline.http.body import BodyTooLarge, BoundedChunks, drain, is_unread
 from greenline.http.client import (
@@ -98,8 +99,8 @@ class ClientConnection:
     :param keepalive_s: seconds to wait for a request after the first, float.
     :param answer: answers a request; called with the connection, the request, and whether the
         greenlet that calls it is a handler. It returns whether another request may follow.
-    :param start: calls a function in a handler; called in the hub. None: gunicorn's parser must
-        read every request.
+    :param turns: starts handlers; called in the hub. None: gunicorn's parser must read every
+        request.
     :param spawn: returns a new greenlet that calls :meth:`converse`.
     :param on_end: called once, when the connection is closed.
     :param sweep: interrupts the waits that have expired.
@@ -129,7 +130,7 @@ class ClientConnection:
         limiter: ConcurrencyLimiter,
         keepalive_s: float,
         answer: Callable[["ClientConnection", Any, bool], bool],
-        start: Callable[..., None] | None,
+        turns: Turns | None,
         spawn: Callable[["ClientConnection"], Any],
         on_end: Callable[["ClientConnection"], object],
         sweep: Sweep,
@@ -145,7 +146,7 @@ class ClientConnection:
         self._limiter = limiter
         self._keepalive_s = keepalive_s
         self._answer = answer
-        self._start = start
+        self._turns = turns
         self._spawn = spawn
         self._on_end: Callable[[ClientConnection], object] | None = on_end
         self._response: Response | None = None
@@ -158,7 +159,7 @@ class ClientConnection:
         self._client: Any
         if type(sock) is gevent_socket:
             self._client = PlainClient(sock, limits, sweep)
-            if start is not None:
+            if turns is not None:
                 self._client.on_request = self._take
                 self.needs_greenlet = False
         else:
@@ -250,7 +251,7 @@ class ClientConnection:
                 self._is_idle = False
             if not data:
                 return None
-        if self._start is not None:
+        if self._turns is not None:
             try:
                 request = self._fast_parser.read(data)
             except Fallback:
@@ -266,10 +267,12 @@ class ClientConnection:
                 return request
         return self._read_slowly(data)
 
-    def start_request(self, data: bytes) -> bool:
+    def start_request(self, data: bytes, has_turn: bool = False) -> bool:
         """
-        Start a handler for the request at the beginning of *data*.
+        Start a handler for the request at the beginning of *data*, at once or in its turn.
 
+        :param data: the bytes that were read.
+        :param has_turn: whether it is its turn, bool. Default False.
         :returns: False if :meth:`_next_request` must read it: it needs gunicorn's parser, or a
             wait.
         """
@@ -285,6 +288,12 @@ class ClientConnection:
         if length < 0 or end > len(data) or length > self._limits.max_body_bytes:
             return False
         limiter, queued = self._limiter, None
+        turns = cast(Turns, self._turns)
+        if turns.long and not has_turn and turns.must_wait(request):
+            # As if its bytes had not been read yet.
+            self._is_idle = False
+            turns.wait(partial(self._take_turn, data))
+            return True
         # No switch between has_room() and acquire() in the handler: it is admitted at once.
         if not limiter.has_room():
             queued = limiter.enqueue(request.environ, self.sock, self._start_queued)
@@ -296,18 +305,23 @@ class ClientConnection:
         self._is_withheld = self._is_idle = False
         self.request = request
         if queued is None:
-            self._start(self._handle, request)  # type: ignore[misc]
+            turns.start(self._handle, request)
         else:
             self.respond(request)
             self.started_s = queued.came_s  # its wait is a part of the time of the answer
             self.queued = queued
         return True
 
+    def _take_turn(self, data: bytes) -> None:
+        # It may have been closed meanwhile.
+        if self._on_end is not None and not self.start_request(data, has_turn=True):
+            self._continue(data)
+
     def _start_queued(self) -> None:
         """Start a handler for the request that was in the queue; runs in the hub."""
         # None: it has begun, for another reason than that for which this was called.
         if self.queued is not None:
-            self._start(self._handle, self.request)  # type: ignore[misc]
+            cast(Turns, self._turns).start(self._handle, self.request)
 
     def _handle(self, request: FastRequest) -> None:
         """Answer *request* in a handler; have a greenlet go on if it must."""

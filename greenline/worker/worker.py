@@ -25,6 +25,7 @@ from gevent.monkey import get_original
 from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
 from greenline.admission.limiter import limiter, refuse
+from greenline.admission.turns import Turns
 from greenline.errors import ClientGone, ConfigError, Overloaded, Unavailable
 from greenline.http import h1c_compat, http2, proxy_headers
 from greenline.http.client import Client
@@ -293,7 +294,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             limiter=self._limiter,
             keepalive_s=self.keepalive_s,
             answer=self.answer,
-            start=self._handlers.start if self._serves_in_hub else None,
+            turns=Turns(self._handlers.start) if self._serves_in_hub else None,
             spawn=partial(gevent.spawn, self._converse),
             sweep=self.sweep,
         )
