@@ -27,7 +27,6 @@ from gevent.exceptions import ConcurrentObjectUseError
 from gevent.socket import socket as gevent_socket
 
 from greenline.admission.limiter import ConcurrencyLimiter, QueuedRequest
-from greenline.admission.turns import Turns
 from greenline.http import proxy_headers
 from greenline.http.body import BodyTooLarge, BoundedChunks, drain, is_unread
 from greenline.http.client import (
@@ -63,6 +62,7 @@ from greenline.http.response import Response
 from greenline.http.tls_client import TlsClient
 from greenline.hub import taken_socket
 from greenline.hub.cooperate import yield_to_hub
+from greenline.hub.handlers import Handlers
 from greenline.settings import Limits
 
 LINGER_S, LINGER_READ_S = 30.0, 5.0  # in total, and for each read
@@ -99,8 +99,7 @@ class ClientConnection:
     :param keepalive_s: seconds to wait for a request after the first, float.
     :param answer: answers a request; called with the connection, the request, and whether the
         greenlet that calls it is a handler. It returns whether another request may follow.
-    :param turns: starts handlers; called in the hub. None: gunicorn's parser must read every
-        request.
+    :param handlers: start the application; None: gunicorn's parser must read every request.
     :param spawn: returns a new greenlet that calls :meth:`converse`.
     :param on_end: called once, when the connection is closed.
     :param sweep: interrupts the waits that have expired.
@@ -130,7 +129,7 @@ class ClientConnection:
         limiter: ConcurrencyLimiter,
         keepalive_s: float,
         answer: Callable[["ClientConnection", Any, bool], bool],
-        turns: Turns | None,
+        handlers: Handlers | None,
         spawn: Callable[["ClientConnection"], Any],
         on_end: Callable[["ClientConnection"], object],
         sweep: Sweep,
@@ -146,7 +145,7 @@ class ClientConnection:
         self._limiter = limiter
         self._keepalive_s = keepalive_s
         self._answer = answer
-        self._turns = turns
+        self._handlers = handlers
         self._spawn = spawn
         self._on_end: Callable[[ClientConnection], object] | None = on_end
         self._response: Response | None = None
@@ -159,7 +158,7 @@ class ClientConnection:
         self._client: Any
         if type(sock) is gevent_socket:
             self._client = PlainClient(sock, limits, sweep)
-            if turns is not None:
+            if handlers is not None:
                 self._client.on_request = self._take
                 self.needs_greenlet = False
         else:
@@ -251,7 +250,7 @@ class ClientConnection:
                 self._is_idle = False
             if not data:
                 return None
-        if self._turns is not None:
+        if self._handlers is not None:
             try:
                 request = self._fast_parser.read(data)
             except Fallback:
@@ -288,11 +287,12 @@ class ClientConnection:
         if length < 0 or end > len(data) or length > self._limits.max_body_bytes:
             return False
         limiter, queued = self._limiter, None
-        turns = cast(Turns, self._turns)
+        handlers = cast(Handlers, self._handlers)
+        turns = handlers.turns
         if turns.long and not has_turn and turns.must_wait(request):
             # As if its bytes had not been read yet.
             self._is_idle = False
-            turns.wait(partial(self._take_turn, data))
+            turns.wait(request, partial(self._take_turn, data))
             return True
         # No switch between has_room() and acquire() in the handler: it is admitted at once.
         if not limiter.has_room():
@@ -305,7 +305,7 @@ class ClientConnection:
         self._is_withheld = self._is_idle = False
         self.request = request
         if queued is None:
-            turns.start(self._handle, request)
+            handlers.start(self._handle, request)
         else:
             self.respond(request)
             self.started_s = queued.came_s  # its wait is a part of the time of the answer
@@ -321,7 +321,7 @@ class ClientConnection:
         """Start a handler for the request that was in the queue; runs in the hub."""
         # None: it has begun, for another reason than that for which this was called.
         if self.queued is not None:
-            cast(Turns, self._turns).start(self._handle, self.request)
+            cast(Handlers, self._handlers).start(self._handle, self.request)
 
     def _handle(self, request: FastRequest) -> None:
         """Answer *request* in a handler; have a greenlet go on if it must."""

@@ -64,6 +64,7 @@ MEMBERS: tuple[tuple[Any, str, str | None], ...] = (
     (green_threading, "allocate_lock", None),
     (DummyThread, "__init__", "self"),
     (Thread, "_set_native_id", "self"),
+    (Hub, "wait", "self watcher"),
     (Hub, "cancel_waits_close_and_then", "self watchers exc_kind then then_args"),
     (_Socket, "_wait", "socket watcher timeout_exc"),
     (_Socket, "_drop_events_and_close", None),
@@ -80,6 +81,7 @@ MEMBERS: tuple[tuple[Any, str, str | None], ...] = (
     (_Loop, "activecnt", None),
     (_Loop, "closing_fd", None),
     (_Loop, "destroy", None),
+    (_Loop, "iteration", None),
     (_Loop, "pendingcnt", None),
 )
 

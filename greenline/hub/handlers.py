@@ -8,11 +8,20 @@ no application code, and an idle client connection holds no handler.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from math import inf
+from time import monotonic
 from typing import Any
 
 import gevent
-from greenlet import getcurrent
+from gevent.hub import Hub, Waiter
+from greenlet import getcurrent, greenlet
+
+from greenline.hub.turns import LONG_S, Turns
+
+_wait_for_watcher = Hub.wait
+switch = greenlet.switch  # the hub's own calls switch_out(), which has nothing to note then
 
 
 class Handler(gevent.Greenlet):  # type: ignore[type-arg]
@@ -20,32 +29,44 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
     Run one piece of work after the other in a greenlet. :class:`Handlers` makes and uses these.
 
     :param idle: the list of the idle handlers, to which this one adds itself.
+    :param turns: the pages that compute for long.
     """
 
     # Whether it waits for something that no other request holds; lock_waits does not count it then.
     awaits_work = False
 
-    def __init__(self, idle: "list[Handler]") -> None:
+    def __init__(self, idle: "list[Handler]", turns: Turns) -> None:
         super().__init__()
         self._idle = idle
+        self._turns = turns
+        # Since when it computes; infinite while it waits, and after a wait whose end is not seen.
+        self._since_s = inf
+        self._computed_s = 0.0  # the longest time without a wait, of this work
         self.work: Callable[..., object] | None = None
         self.arguments: tuple[Any, ...] = ()
+        self.request: Any = None
         self.caller: Any = None
         self.failure: BaseException | None = None
 
     def _run(self) -> None:
         idle = self._idle
         while True:
+            self._computed_s, self._since_s = 0.0, monotonic()
             try:
                 self.work(*self.arguments)  # type: ignore[misc]
             except BaseException as error:  # run() raises it in the calling greenlet
                 self.failure = error
-            self.work, self.arguments = None, ()
+            if (computed_s := monotonic() - self._since_s) > self._computed_s:
+                self._computed_s = computed_s
+            self._since_s = inf
+            if self.request is not None and (self._computed_s >= LONG_S or self._turns.long):
+                self._turns.note(self.request, self._computed_s)
+            self.work, self.arguments, self.request = None, (), None
             # Critical section: no greenlet switch between here and the switch to the caller.
             idle.append(self)
             caller, self.caller = self.caller, None
             try:
-                caller.switch()
+                switch(caller)
                 # Something else may resume it, such as an event of the last request.
                 while self.work is None:
                     gevent.get_hub().switch()
@@ -54,6 +75,40 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
                 if self in idle:
                     idle.remove(self)
                 return
+
+    def switch_out(self) -> None:
+        """Note how long it has computed; gevent calls this when it switches to the hub."""
+        computed_s = monotonic() - self._since_s
+        self._since_s = inf
+        if computed_s > self._computed_s:
+            self._computed_s = computed_s
+
+    def take_turn(self) -> None:
+        """Go on after a wait, in its turn if it serves a page that computes for long."""
+        turns = self._turns
+        if turns.long and self.request is not None and turns.must_wait(self.request):
+            waiter: Waiter[None] = Waiter()
+            turns.wait(self.request, partial(waiter.switch, None))
+            # What it has waited for came in time: a socket's timeout that ends meanwhile is none.
+            with suppress(TimeoutError):
+                waiter.get()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Note that a wait has ended."""
+        self._since_s = monotonic()
+
+
+def install() -> None:
+    """Let handlers take turns after each wait for a watcher; call it once in a process."""
+    setattr(Hub, "wait", _wait_in_turn)  # noqa: B010
+
+
+def _wait_in_turn(self: Hub, watcher: Any) -> None:
+    _wait_for_watcher(self, watcher)
+    me = getcurrent()
+    if type(me) is Handler:
+        me.take_turn()
 
 
 class Handlers:
@@ -65,6 +120,7 @@ class Handlers:
 
     def __init__(self) -> None:
         self._hub = gevent.get_hub()
+        self.turns = Turns()
         self._idle: list[Handler] = []  # the last used one is at the end
         self._size = 0
         self._min_idle = 0  # since the last call of retire_unused()
@@ -81,21 +137,22 @@ class Handlers:
         """Return how many handlers are idle."""
         return len(self._idle)
 
-    def start(self, work: Callable[..., None], *args: Any) -> None:
+    def start(self, work: Callable[[Any], None], request: Any) -> None:
         """
-        Call *work* with *args* in a handler; return when it waits for the first time, or ends.
+        Call *work* with *request* in a handler; return when it waits for the first time, or ends.
 
         Call this in the hub.
 
         :param work: a function that handles its errors itself.
-        :param args: the arguments of *work*.
+        :param request: the request, which has a ``method`` and a ``path``.
         """
         # The last used one, so that the others can be retired, with the connections they keep.
         handler = self._idle.pop() if self._idle else self._new()
-        handler.work, handler.arguments, handler.caller = work, args, self._hub
+        handler.work, handler.arguments, handler.caller = work, (request,), self._hub
+        handler.request = request
         handler.switch()
 
-    def run(self, work: Callable[..., object], *args: Any) -> None:
+    def run(self, work: Callable[..., object], *args: Any, request: Any = None) -> None:
         """
         Call *work* with *args* in a handler while the calling greenlet waits.
 
@@ -103,10 +160,13 @@ class Handlers:
 
         :param work: the function to call.
         :param args: the arguments of *work*.
+        :param request: the request that it serves, as for :meth:`start`. Default None: it takes no
+            turns.
         :raises BaseException: any exception that *work* raises.
         """
         handler = self._idle.pop() if self._idle else self._new()
         handler.work, handler.arguments, handler.caller = work, args, getcurrent()
+        handler.request = request
         # Switch to the handler directly: the hub runs only when *work* waits.
         resume: Callable[[], object] = handler.switch
         while True:
@@ -153,7 +213,7 @@ class Handlers:
         return count
 
     def _new(self) -> Handler:
-        handler = Handler(self._idle)
+        handler = Handler(self._idle, self.turns)
         self._size += 1
         handler.rawlink(self._note_end)
         return handler

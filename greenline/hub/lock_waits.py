@@ -97,4 +97,8 @@ def _names_a_pool(code: CodeType, module: str) -> bool:
 
 def _counted_wait(self: Lock, timeout: float) -> bool:
     with LockWait():
-        return _wait_for_lock(self, timeout)
+        is_acquired: bool = _wait_for_lock(self, timeout)
+    me = getcurrent()
+    if type(me) is Handler:
+        me.go_on()  # it takes no turn: it may have the lock
+    return is_acquired

@@ -135,6 +135,10 @@ class _RunningLoop:
 
     def switch_out(self) -> None:
         self.leave()
+        # That of its class, which the hook hides.
+        own = getattr(type(self._greenlet), "switch_out", None)
+        if own is not None:
+            own(self._greenlet)
         hooks = self._greenlet.__dict__
         if "switch" not in hooks:
             hooks["switch"], hooks["throw"] = self.switch, self.throw

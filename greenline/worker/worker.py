@@ -25,7 +25,6 @@ from gevent.monkey import get_original
 from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
 from greenline.admission.limiter import limiter, refuse
-from greenline.admission.turns import Turns
 from greenline.errors import ClientGone, ConfigError, Overloaded, Unavailable
 from greenline.http import h1c_compat, http2, proxy_headers
 from greenline.http.client import Client
@@ -52,6 +51,7 @@ from greenline.hub import (
     blocking,
     deadline,
     disconnect,
+    handlers,
     inherited,
     lock_waits,
     native_locals,
@@ -60,7 +60,6 @@ from greenline.hub import (
     unavailable,
     uncaught,
 )
-from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
 from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
@@ -138,6 +137,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                     ", ".join(shared), by,
                 )  # fmt: skip
         lock_waits.install()
+        handlers.install()
         self.prepare_libraries(self.cfg)
         fork.install()
         signals.keep_to_main_greenlet()
@@ -262,7 +262,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._error_responses = ErrorResponses(cfg, self.log, self._request_log, self.handle_error)
         self.base = base_environ(cfg)  # after RequestLog has replaced sys.stderr
         self.rules = Rules(cfg)
-        self._handlers = Handlers()
+        self._handlers = handlers.Handlers()
         counters.add("handlers", self._handlers.stats)
         self.sweep = Sweep()
         self.sweep.start()
@@ -294,7 +294,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             limiter=self._limiter,
             keepalive_s=self.keepalive_s,
             answer=self.answer,
-            turns=Turns(self._handlers.start) if self._serves_in_hub else None,
+            handlers=self._handlers if self._serves_in_hub else None,
             spawn=partial(gevent.spawn, self._converse),
             sweep=self.sweep,
         )
@@ -331,9 +331,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _count_connections(self) -> dict[str, int]:
         connected = sum(server.connected() for server in self._servers)
-        handlers, limiter = self._handlers.stats(), self._limiter.stats()
+        started, limiter = self._handlers.stats(), self._limiter.stats()
         # To count them at each look would cost the worker a part of its time.
-        busy = handlers["size"] - handlers["idle"] + limiter["waiting"]
+        busy = started["size"] - started["idle"] + limiter["waiting"]
         most = self.worker_connections * len(self._servers)
         return {"open": connected, "idle": max(connected - busy, 0), "max": most}
 
@@ -467,7 +467,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                     self._run(self.wsgi, environ, response, started, request)
                 else:
                     connection.ask_for_body()
-                    self._handlers.run(self._run, self.wsgi, environ, response, started, request)
+                    self._handlers.run(
+                        self._run, self.wsgi, environ, response, started, request, request=request
+                    )
             finally:
                 if connection.end_count():  # the rest of the body must not suspend it
                     self._limiter.release(admitted, (response.status_code or 500) < 500)
@@ -527,7 +529,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             response.limiter = self._limiter
         self._streams.add(response)
         try:
-            self._handlers.run(self._run, self.wsgi, environ, response, started, request)
+            self._handlers.run(
+                self._run, self.wsgi, environ, response, started, request, request=request
+            )
         finally:
             self._streams.discard(response)
             if response.limiter is not None:

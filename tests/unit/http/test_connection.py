@@ -20,7 +20,6 @@ from gunicorn.http.wsgi import base_environ
 from greenline import settings
 from greenline.admission.adaptive import Fixed
 from greenline.admission.limiter import ConcurrencyLimiter
-from greenline.admission.turns import Turns
 from greenline.http.body import BodyTooLarge
 from greenline.http.client import BodyTimeout, ClientTimeout, HeadTimeout, UnreadableFile
 from greenline.http.connection import STREAM_S, ClientConnection
@@ -36,7 +35,7 @@ READ_S, MAX_BYTES = 0.3, 100
 class Talk:
     """A connection, and the client's end of it."""
 
-    def __init__(self, ours: socket.socket, theirs: socket.socket, turns: Any = None) -> None:
+    def __init__(self, ours: socket.socket, theirs: socket.socket, handlers: Any = None) -> None:
         self.theirs = theirs
         self.limiter = ConcurrencyLimiter(Fixed(1))
         self.outcomes: list[Any] = []
@@ -52,7 +51,7 @@ class Talk:
         self.connection = ClientConnection(
             ours, ("127.0.0.1", 4711), ("127.0.0.1", 8000),
             rules=Rules(cfg), base=base_environ(cfg), limits=limits, limiter=self.limiter,
-            keepalive_s=READ_S, answer=self._answer, turns=turns, spawn=self._spawn,
+            keepalive_s=READ_S, answer=self._answer, handlers=handlers, spawn=self._spawn,
             on_end=lambda _: self.ended.set(), sweep=sweep,
         )  # fmt: skip
 
@@ -135,7 +134,7 @@ def test_the_error_of_a_pipelined_request_is_still_to_be_answered() -> None:
     """Though the request before it was answered in a handler, with the same bytes read."""
     ours, theirs = socket.socketpair()
     with closing(theirs), closing(ours):
-        talk = Talk(ours, theirs, Turns(Handlers().start))
+        talk = Talk(ours, theirs, Handlers())
         talk.fail(HEAD + b"\r\n" + b"GET / HTTP/9\r\n\r\n")
         assert talk.in_handlers == [True]
         assert not talk.connection.is_answered()
@@ -298,7 +297,7 @@ def test_a_connection_without_a_greenlet_is_freed_without_the_collector() -> Non
     gc.disable()
     try:
         with closing(theirs):
-            talk = Talk(ours, theirs, Turns(Handlers().start))
+            talk = Talk(ours, theirs, Handlers())
             talk.connection.begin()
             for _ in range(2):
                 theirs.sendall(HEAD + b"\r\n")
@@ -330,7 +329,7 @@ def test_the_error_of_a_handler_is_in_no_cycle() -> None:
             del error
 
     with closing(theirs), closing(ours):
-        talk = Talk(ours, theirs, Turns(Handlers().start))
+        talk = Talk(ours, theirs, Handlers())
         talk.answer = fail
         theirs.sendall(HEAD + b"\r\n")
         gc.disable()
@@ -410,7 +409,7 @@ def test_a_connection_shares_the_keys_of_its_dict_with_the_others() -> None:
     """CPython does so for thirty attributes; with more each request takes a tenth more time."""
     ours, theirs = socket.socketpair()
     with closing(theirs):
-        talk = Talk(ours, theirs, Turns(Handlers().start))
+        talk = Talk(ours, theirs, Handlers())
         talk.connection.begin()
         theirs.sendall(HEAD + b"\r\n")
         assert theirs.recv(1_000).startswith(b"HTTP/1.1 200 ")

@@ -76,14 +76,14 @@ def test_work_started_in_the_hub_runs_at_once_until_it_waits(handlers: Handlers)
     steps: list[str] = []
     done = gevent.event.Event()
 
-    def work() -> None:
+    def work(_: object) -> None:
         steps.append("begun")
         gevent.sleep(0.01)
         steps.append("ended")
         done.set()
 
     def start() -> None:
-        handlers.start(work)
+        handlers.start(work, None)
         steps.append("returned")
 
     gevent.get_hub().loop.run_callback(start)

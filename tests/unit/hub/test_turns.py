@@ -1,4 +1,4 @@
-"""greenline.admission.turns: pages that compute for long are started one after the other."""
+"""greenline.hub.turns: pages that compute for long run one after the other."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 import pytest
 
-from greenline.admission.turns import LONG_S, MAX_PAGES, Turns, page_of
+from greenline.hub.turns import LONG_S, MAX_PAGES, Turns, page_of
 from tests.helpers.support import wait_until
 
 
@@ -25,7 +25,7 @@ def request(path: str, method: str = "GET") -> Any:
 
 @pytest.fixture
 def turns() -> Turns:
-    return Turns(lambda work, request: work(request))
+    return Turns()
 
 
 @pytest.fixture
@@ -65,32 +65,35 @@ def test_a_page_is_what_has_one_shape(one: str, other: str, is_one: bool) -> Non
     assert page_of("GET", one) != page_of("POST", one)
 
 
-def test_a_page_that_has_computed_for_long_waits(turns: Turns) -> None:
-    turns.start(lambda _: None, request("/items/1"))
+def test_a_page_that_has_computed_for_long_takes_turns(turns: Turns) -> None:
+    """The first one of a round goes on at once."""
+    turns.note(request("/items/1"), LONG_S / 2)
     assert not turns.must_wait(request("/items/2"))
-    turns.start(lambda _: compute(), request("/items/1"))
-    assert turns.must_wait(request("/items/2"))
+    turns.note(request("/items/1"), LONG_S)
+    gevent.sleep(0.001)
+    assert [turns.must_wait(request("/items/2")) for _ in range(3)] == [False, True, True]
     assert not turns.must_wait(request("/items/2", "HEAD"))
+    gevent.sleep(0.001)
+    assert not turns.must_wait(request("/items/2"))
 
 
-def test_a_page_that_is_quick_again_waits_no_more(turns: Turns) -> None:
+def test_one_waits_behind_those_that_wait(turns: Turns) -> None:
+    turns.note(request("/"), LONG_S)
+    turns.wait(request("/"), lambda: None)
+    assert turns.must_wait(request("/"))
+
+
+def test_a_page_that_is_quick_again_takes_no_turns(turns: Turns) -> None:
     """The first request of a page may import modules."""
-    turns.start(lambda _: compute(10 * LONG_S), request("/"))
-    for _ in range(20):
-        turns.start(lambda _: None, request("/"))
-    assert not turns.must_wait(request("/"))
-
-
-def test_the_application_may_change_what_it_was_called_with(turns: Turns) -> None:
-    """A dispatcher of WSGI applications does, in the environ; the request is another object."""
-    turns.start(lambda one: compute(), one := request("/mounted/page"))
-    assert turns.must_wait(one)
+    turns.note(request("/"), 10.0)
+    for _ in range(3):
+        turns.note(request("/"), 0.0)
+    assert not turns.long
 
 
 def test_there_is_a_bound(turns: Turns) -> None:
     for number in range(MAX_PAGES + 5):
-        name = "".join(chr(ord("a") + int(digit)) for digit in str(number))
-        turns.start(lambda _: compute(), request(f"/{name}"))
+        turns.note(request(f"/{chr(number + 0x4E00)}"), LONG_S)
     assert len(turns.long) == MAX_PAGES
 
 
@@ -107,9 +110,36 @@ def test_what_arrives_meanwhile_is_served_after_one_of_them(
         compute()
 
     for name in ("first", "second", "third"):
-        turns.wait(lambda name=name: begin(name))
+        turns.wait(request("/"), lambda name=name: begin(name))
     wait_until(lambda: len(order) == 4, "all of them")
     assert order == ["first", "another", "second", "third"]
+
+
+def test_the_shortest_are_first_until_others_have_waited(turns: Turns) -> None:
+    order: list[str] = []
+    for _ in range(50):
+        turns.note(request("/long"), 20 * LONG_S)
+    turns.note(request("/short"), LONG_S)
+
+    def wait(name: str) -> None:
+        turns.wait(request(name), lambda: (order.append(name), compute()))
+
+    for name in ("/long", "/long", "/long", "/short"):
+        wait(name)
+    wait_until(lambda: len(order) == 4, "all of them")
+    assert order == ["/short", "/long", "/long", "/long"]
+
+    def short() -> None:
+        order.append("/short")
+        compute()
+        if "/long" not in order:
+            turns.wait(request("/short"), short)
+            turns.wait(request("/short"), short)
+
+    del order[:]
+    wait("/long")
+    turns.wait(request("/short"), short)
+    wait_until(lambda: "/long" in order, "the long one")
 
 
 def test_they_have_half_of_the_time(
@@ -131,7 +161,7 @@ def test_they_have_half_of_the_time(
         compute()
 
     for _ in range(12):
-        turns.wait(begin)
+        turns.wait(request("/"), begin)
     arrives()
     wait_until(lambda: len(order) >= 40 and order.count("one") == 12, "all of them")
     last = len(order) - order[::-1].index("one")
@@ -142,7 +172,7 @@ def test_one_that_fails_does_not_end_the_turns(
     turns: Turns, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun = []
-    turns.wait(lambda: 1 / 0)
-    turns.wait(lambda: begun.append("next"))
+    turns.wait(request("/"), lambda: 1 / 0)
+    turns.wait(request("/"), lambda: begun.append("next"))
     wait_until(lambda: begun == ["next"], "the next one")
     assert "ZeroDivisionError" in capsys.readouterr().err

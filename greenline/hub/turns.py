@@ -1,0 +1,120 @@
+"""
+Run the handlers of pages that compute for long one after the other, behind all that is ready.
+
+A thread that computes is interrupted after 5 ms; a greenlet keeps its worker until it waits. If
+twenty clients ask for pages that compute for 10 ms, a small page would wait for all that became
+ready before it. So a page that has computed for long without a wait takes turns, at its start and
+after each wait for a socket: one in each round of the event loop, behind the others of that round.
+A small page waits for one of them. Their order is that of the times at which they would end if they
+shared the processor: a page of 3 ms is not behind all that compute for 30.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import count
+from time import monotonic
+from typing import Any
+
+import gevent
+
+from greenline.hub.cooperate import FIRST
+
+LONG_S = 0.002  # a page that computes for so long takes turns, below half of it no more
+SLICE_S = 0.001  # so long they run between two looks at the sockets, if each has less to do
+MAX_S = 0.1  # what counts of one request
+SMOOTHING = 4  # requests
+MAX_PAGES = 256
+MAX_PATH, MAX_PARTS = 200, 4  # characters and parts of a path that tell pages apart
+NUMBER = re.compile(r"[^/]*\d[^/]*")
+
+Page = tuple[str, int, str]
+
+
+@lru_cache(4 * MAX_PAGES)
+def page_of(method: str, path: str) -> Page:
+    """Return what requests have in common that take about the same time."""
+    # An application's routes are not known here: parts with digits are taken for identifiers.
+    parts = NUMBER.sub("0", path[:MAX_PATH]).split("/", MAX_PARTS)[:MAX_PARTS]
+    return method, path.count("/"), "/".join(parts)
+
+
+class Turns:
+    """Remember which pages compute for long, and let their requests wait. Call from one thread."""
+
+    def __init__(self) -> None:
+        self._loop: Any = gevent.get_hub().loop
+        self._round: Any = self._loop.idle(priority=FIRST)  # called once in each round of the loop
+        self._waiting: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = count()
+        self._ended_s = 0.0  # when the last turn ended
+        self._taken = -1  # the round of the loop in which one runs
+        self.long: dict[Page, float] = {}  # the longest seconds that a request of it computes
+
+    def must_wait(self, request: Any) -> bool:
+        """
+        Return whether *request* has to wait for its turn; if not, it may go on at once.
+
+        :param request: has a ``method`` and a ``path``.
+        """
+        if page_of(request.method, request.path) not in self.long:
+            return False
+        now = self._loop.iteration
+        if self._waiting or now == self._taken:
+            return True
+        self._taken = now
+        return False
+
+    def wait(self, request: Any, go_on: Callable[[], object]) -> None:
+        """
+        Call *go_on* in its turn.
+
+        :param request: has a ``method`` and a ``path``.
+        :param go_on: is called in the hub.
+        """
+        now = monotonic()
+        computes_s = self.long.get(page_of(request.method, request.path), LONG_S)
+        ends_s = now + (len(self._waiting) + 1) * computes_s
+        heappush(self._waiting, (ends_s, next(self._numbers), go_on))
+        if not self._round.active:
+            self._ended_s = now
+            # A callback runs when all events of a round are through, and before the next look at
+            # the sockets.
+            self._round.start(self._loop.run_callback, self._next)
+
+    def note(self, request: Any, computed_s: float) -> None:
+        """
+        Note how long a request has computed.
+
+        :param request: has a ``method`` and a ``path``.
+        :param computed_s: seconds without a wait, float.
+        """
+        page = page_of(request.method, request.path)
+        before_s = self.long.get(page)
+        if before_s is None:
+            if computed_s < LONG_S:
+                return
+            if len(self.long) == MAX_PAGES:
+                del self.long[next(iter(self.long))]
+            # The first request of a page may import modules, and another process may have had the
+            # processor: three that are quick undo it.
+            before_s = computed_s = LONG_S
+        found_s = before_s + (min(computed_s, MAX_S) - before_s) / SMOOTHING
+        if found_s < LONG_S / 2:
+            del self.long[page]
+        else:
+            self.long[page] = found_s
+
+    def _next(self) -> None:
+        # One of them, or as many as take the time that all others had since the last turn: neither
+        # kind of request keeps the other one from being served.
+        now = monotonic()
+        until_s = now + max(now - self._ended_s, SLICE_S)
+        while self._waiting and now < until_s:
+            _, _, go_on = heappop(self._waiting)
+            go_on()
+            now = monotonic()
+        if not self._waiting:
+            self._round.stop()
+        self._ended_s = now
