@@ -88,7 +88,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         turns = self._turns
         if turns.long and self.request is not None and turns.must_wait(self.request):
             waiter: Waiter[None] = Waiter()
-            turns.wait(self.request, partial(waiter.switch, None))
+            turns.wait(self.request, partial(waiter.switch, None), has_begun=True)
             # What it has waited for came in time: a socket's timeout that ends meanwhile is none.
             with suppress(TimeoutError):
                 waiter.get()

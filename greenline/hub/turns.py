@@ -46,7 +46,7 @@ class Turns:
     def __init__(self) -> None:
         self._loop: Any = gevent.get_hub().loop
         self._round: Any = self._loop.idle(priority=FIRST)  # called once in each round of the loop
-        self._waiting: list[tuple[float, int, Callable[[], object]]] = []
+        self._waiting: list[tuple[float, int, bool, Callable[[], object]]] = []
         self._numbers = count()
         self._ended_s = 0.0  # when the last turn ended
         self._taken = -1  # the round of the loop in which one runs
@@ -66,17 +66,20 @@ class Turns:
         self._taken = now
         return False
 
-    def wait(self, request: Any, go_on: Callable[[], object]) -> None:
+    def wait(self, request: Any, go_on: Callable[[], object], has_begun: bool = False) -> None:
         """
         Call *go_on* in its turn.
 
         :param request: has a ``method`` and a ``path``.
         :param go_on: is called in the hub.
+        :param has_begun: whether it has been started, bool. Default False.
         """
         now = monotonic()
         computes_s = self.long.get(page_of(request.method, request.path), LONG_S)
-        ends_s = now + (len(self._waiting) + 1) * computes_s
-        heappush(self._waiting, (ends_s, next(self._numbers), go_on))
+        shared_s = (len(self._waiting) + 1) * computes_s
+        # One that has begun is before the others, so that few are in progress; but not for ever.
+        at_s = now - shared_s if has_begun else now + shared_s
+        heappush(self._waiting, (at_s, next(self._numbers), has_begun, go_on))
         if not self._round.active:
             self._ended_s = now
             # A callback runs when all events of a round are through, and before the next look at
@@ -107,14 +110,17 @@ class Turns:
             self.long[page] = found_s
 
     def _next(self) -> None:
-        # One of them, or as many as take the time that all others had since the last turn: neither
-        # kind of request keeps the other one from being served.
+        # One of them, or as many as take the time that all others had since the last turn.
         now = monotonic()
         until_s = now + max(now - self._ended_s, SLICE_S)
         while self._waiting and now < until_s:
-            _, _, go_on = heappop(self._waiting)
+            _, _, has_begun, go_on = heappop(self._waiting)
+            begun_s = now
             go_on()
             now = monotonic()
+            # It computes after its first wait: more of its kind would only be in progress.
+            if not has_begun and now - begun_s < SLICE_S:
+                break
         if not self._waiting:
             self._round.stop()
         self._ended_s = now

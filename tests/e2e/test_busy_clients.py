@@ -4,11 +4,13 @@ import http.client
 import socket
 from contextlib import closing
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
+import gevent
 import pytest
 
 from tests.e2e.hosting import hosting
+from tests.helpers.load import Load
 from tests.helpers.support import wait_until
 
 
@@ -34,3 +36,29 @@ def test_between_two_turns_of_another_client_are_few_of_the_busy_one(said: bytes
             seen = [turns() for _ in range(21)]
     assert seen[-1] < 3_000
     assert 0 < median(after - before for before, after in pairwise(seen)) < 25
+
+
+@pytest.mark.parametrize("path", ["/compute/0.01", "/read-and-compute/0.01"])
+def test_a_small_page_waits_for_one_of_many_that_compute(path: str) -> None:
+    """Two dozen clients ask for those all the time, without a wait and with one before."""
+    with hosting("tests.e2e.threaded:app") as running:
+        load = Load(("127.0.0.1", running.port), clients=24, path=path)
+        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+
+        def computed() -> int:
+            connection.request("GET", "/computed")
+            return int(connection.getresponse().read())
+
+        with closing(connection):
+            wait_until(lambda: computed() > 50, "the pages to be known")
+            seen = []
+            for _ in range(21):
+                before = computed()
+                gevent.sleep(0.03)
+                between = computed()
+                seen.append((between - before, computed() - between))
+        load.stop()
+    assert load.failures == {}
+    # They are served meanwhile.
+    assert median(meanwhile for meanwhile, _ in seen) > 0
+    assert fmean(waited for _, waited in seen) < 4

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -29,7 +30,7 @@ lock = threading.Lock()
 objects: WeakSet[Kept] = WeakSet()
 idents: set[int] = set()
 progress = {"now": 0, "highest": 0}
-counts = {"highest": 0}
+counts = {"highest": 0, "computed": 0}
 
 
 def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -37,6 +38,8 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     path = environ["PATH_INFO"]
     if path == "/limit":
         return answer(start_response, counters.totals().get(("limiter", "limit"), 0))
+    if path == "/computed":
+        return answer(start_response, counts["computed"])
     if path == "/kept":
         size = counters.totals().get(("handlers", "size"), 0)
         return answer(start_response, {"handlers": size, "objects": len(objects)})
@@ -61,6 +64,14 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
             time.sleep(float(path.removeprefix("/sleep/")))
         elif path.startswith("/compute/"):
             compute(float(path.removeprefix("/compute/")))
+            counts["computed"] += 1
+        elif path.startswith("/read-and-compute/"):
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                threading.Timer(0.001, theirs.send, [b"x"]).start()
+                ours.recv(1)
+            compute(float(path.removeprefix("/read-and-compute/")))
+            counts["computed"] += 1
         elif path.startswith("/hash/"):
             hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", int(path.removeprefix("/hash/")))
         elif path.startswith("/block/"):

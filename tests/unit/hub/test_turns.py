@@ -142,6 +142,36 @@ def test_the_shortest_are_first_until_others_have_waited(turns: Turns) -> None:
     wait_until(lambda: "/long" in order, "the long one")
 
 
+def test_one_that_has_begun_is_before_others(turns: Turns) -> None:
+    """So that few are in progress; it is not for ever."""
+    order: list[str] = []
+
+    def again() -> None:
+        order.append("begun")
+        compute()
+        if "waiting" not in order:
+            turns.wait(request("/"), again, has_begun=True)
+
+    turns.note(request("/"), LONG_S)
+    turns.wait(request("/"), lambda: (order.append("waiting"), compute()))
+    turns.wait(request("/"), again, has_begun=True)
+    wait_until(lambda: "waiting" in order, "the one that waits")
+    assert order[0] == "begun"
+
+
+def test_one_is_started_in_a_round_if_it_soon_waits(
+    turns: Turns, readable: Callable[[Callable[[], object]], Callable[[], object]]
+) -> None:
+    """However long the others of the round have taken."""
+    order: list[str] = []
+    arrives = readable(lambda: (order.append("another"), compute(10 * LONG_S), arrives()))
+    arrives()
+    for _ in range(3):
+        turns.wait(request("/"), lambda: order.append("one"))
+    wait_until(lambda: order.count("one") == 3, "all of them")
+    assert [(one, order[at + 1]) for at, one in enumerate(order[:-1])].count(("one", "one")) == 0
+
+
 def test_they_have_half_of_the_time(
     turns: Turns, readable: Callable[[Callable[[], object]], Callable[[], object]]
 ) -> None:
