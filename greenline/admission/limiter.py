@@ -2,8 +2,9 @@
 Admit as many requests as the limit allows, and queue the others in the order of arrival.
 
 :mod:`~greenline.admission.adaptive` finds the limit and :mod:`~greenline.admission.overload` the
-length of the queue. Health checks are not counted and never wait: a busy worker must not look dead
-to a probe.
+length of the queue. Requests that wait for their turn to compute (:mod:`~greenline.hub.turns`) are
+in the queue as well, even while there is room. Health checks are not counted and never wait: a busy
+worker must not look dead to a probe.
 """
 
 import socket
@@ -63,22 +64,26 @@ class QueuedRequest:
     :param came_s: when it came, in monotonic seconds.
     :param until_s: when it has waited too long, in monotonic seconds.
     :param resume: is called when the wait has ended.
+    :param takes_turn: whether it waits for its turn to compute, bool, otherwise for a place.
     """
 
-    __slots__ = ("came_s", "error", "is_admitted", "resume", "sock", "until_s")
+    __slots__ = ("came_s", "error", "is_admitted", "resume", "sock", "takes_turn", "until_s")
 
     def __init__(
-        self, sock: socket.socket, came_s: float, until_s: float, resume: Callable[[], object]
-    ) -> None:
+        self, sock: socket.socket, came_s: float, until_s: float, resume: Callable[[], object],
+        takes_turn: bool,
+    ) -> None:  # fmt: skip
         self.sock = sock
         self.came_s = came_s
         self.until_s = until_s
         self.resume = resume
+        self.takes_turn = takes_turn
         self.is_admitted = False
         self.error: BaseException | None = None
 
     def refuse(self, error: BaseException) -> None:
         """Have it raise *error*."""
+        self.takes_turn = False
         self.error = error
         self.resume()
 
@@ -129,6 +134,7 @@ class ConcurrencyLimiter:
         self._refused = 0
         self._disconnected = 0
         self._waiting: deque[QueuedRequest] = deque()
+        self._for_place = 0  # of those that wait: how many wait for a place, and not for their turn
         self._overload = Overload(connected, unaccepted)
         self._idle_time = IdleTime()
         self._timer: Any = None
@@ -189,15 +195,19 @@ class ConcurrencyLimiter:
             del error  # its traceback refers to this frame: a cycle
 
     def enqueue(
-        self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object]
-    ) -> QueuedRequest | None:
+        self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object],
+        takes_turn: bool = False,
+    ) -> QueuedRequest | None:  # fmt: skip
         """
         Queue a request without a greenlet that waits; call it in the hub, while there is no room.
+
+        One that takes a turn may be queued while there is room: :meth:`admit` is called then.
 
         :param environ: the environ of the request, dict.
         :param sock: the client's socket, which is watched during the wait.
         :param resume: is called in the hub when the wait has ended; it then calls :meth:`acquire`
             with the result of this call.
+        :param takes_turn: whether it waits for its turn to compute, bool. Default False.
         :returns: None, with nothing done, if :meth:`acquire` has to be called at once: the request
             is exempt, or the queue is full.
         """
@@ -205,7 +215,24 @@ class ConcurrencyLimiter:
             return None
         self._note_arrival()
         run_callback = gevent.get_hub().loop.run_callback
-        return self._queue(environ, sock, partial(run_callback, resume))
+        return self._queue(environ, sock, partial(run_callback, resume), takes_turn)
+
+    def admit(self, queued: QueuedRequest) -> bool:
+        """
+        Admit a request whose turn has come, without a call of its ``resume``.
+
+        :returns: False if it waits for a place from now on, or has been refused.
+        """
+        if not queued.takes_turn:
+            return False
+        queued.takes_turn = False
+        if self._in_progress >= self._limit.value:
+            self._for_place += 1
+            return False
+        self._waiting.remove(queued)
+        self._in_progress += 1
+        queued.is_admitted = True
+        return True
 
     def interrupt(self, queued: QueuedRequest) -> None:
         """End a request that :meth:`enqueue` has queued, and that has not begun."""
@@ -225,13 +252,13 @@ class ConcurrencyLimiter:
             self._limit.record(monotonic() - admitted_s, ok)
             self._overload.ended += 1
         self._in_progress -= 1
-        if self._waiting:
+        if self._for_place:
             self._admit()
 
     def suspend(self) -> None:
         """Stop counting a request while it waits for its client: a slow client delays no other."""
         self._in_progress -= 1
-        if self._waiting:
+        if self._for_place:
             self._admit()
 
     def resume(self) -> None:
@@ -241,9 +268,9 @@ class ConcurrencyLimiter:
 
     def is_late(self) -> bool:
         """Return whether a request has waited ``LATE_S`` for a place that may be given to it."""
-        if not self._waiting or not self._limit.is_adaptive:
+        if not self._for_place or not self._limit.is_adaptive:
             return False
-        return monotonic() - self._waiting[0].came_s >= LATE_S
+        return monotonic() - self._first_for_place().came_s >= LATE_S
 
     def leave(self) -> None:
         """Stop counting a request that goes on; :meth:`release` is not called for it."""
@@ -261,15 +288,17 @@ class ConcurrencyLimiter:
         return len(self._waiting) >= min(self._max_waiting, self._overload.max_waiting)
 
     def _queue(
-        self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object]
-    ) -> QueuedRequest:
+        self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object],
+        takes_turn: bool = False,
+    ) -> QueuedRequest:  # fmt: skip
         if self._timer is None:
             self._start_observing()
         environ[WAITS_FOR] = "turn"
         came_s = monotonic()
         until_s = came_s + min(self._max_wait_s, self._timeout_s)
-        queued = QueuedRequest(sock, came_s, until_s, resume)
+        queued = QueuedRequest(sock, came_s, until_s, resume, takes_turn)
         self._waiting.append(queued)
+        self._for_place += not takes_turn
         return queued
 
     def _wait(self, environ: dict[str, Any], sock: socket.socket) -> QueuedRequest:
@@ -290,8 +319,9 @@ class ConcurrencyLimiter:
     def _admit(self) -> None:
         """Admit the requests that waited longest, except those of disconnected clients."""
         self._remove_disconnected()
-        while self._waiting and self._in_progress < self._limit.value:
-            queued = self._waiting.popleft()
+        while self._for_place and self._in_progress < self._limit.value:
+            queued = self._first_for_place()
+            self._remove(queued)
             self._in_progress += 1
             # Counted here and not by the request: a new one cannot overtake it.
             queued.is_admitted = True
@@ -304,7 +334,14 @@ class ConcurrencyLimiter:
             self._in_progress -= 1
             self._admit()
         elif queued.error is None:
-            self._waiting.remove(queued)
+            self._remove(queued)
+
+    def _first_for_place(self) -> QueuedRequest:
+        return next(each for each in self._waiting if not each.takes_turn)
+
+    def _remove(self, queued: QueuedRequest) -> None:
+        self._waiting.remove(queued)
+        self._for_place -= not queued.takes_turn
 
     def _start_observing(self) -> None:
         """Call :meth:`_observe` every ``OBSERVE_S`` while the limit matters."""
@@ -323,7 +360,7 @@ class ConcurrencyLimiter:
         self._limit.observe(
             Load(
                 in_progress=self._in_progress,
-                waiting=len(self._waiting),
+                waiting=self._for_place,
                 blocked=self._blocked(),
                 starved=self._starved(),
                 spare=self._spare(),
@@ -338,14 +375,15 @@ class ConcurrencyLimiter:
         # The oldest first, because they would be answered too late.
         while len(self._waiting) > self._overload.max_waiting:
             self._refused += 1
-            self._waiting.popleft().refuse(Overloaded(reason=OVERLOAD))
+            self._remove(oldest := self._waiting[0])
+            oldest.refuse(Overloaded(reason=OVERLOAD))
         self._admit()
 
     def _remove_late(self) -> None:
         # Here and not with a Timeout for each request, which costs each a microsecond.
         now = monotonic()
         while self._waiting and self._waiting[0].until_s <= now:
-            queued = self._waiting.popleft()
+            self._remove(queued := self._waiting[0])
             if self._timeout_s <= self._max_wait_s:
                 queued.refuse(RequestTimeout(self._timeout_s))
             else:
@@ -363,6 +401,7 @@ class ConcurrencyLimiter:
                     self._disconnected += 1
                     queued.refuse(ClientGone())
             self._waiting = deque(each for each in self._waiting if each.error is None)
+            self._for_place = sum(not each.takes_turn for each in self._waiting)
         ended_s = monotonic()
         self._next_check_s = ended_s + max(CHECK_S, CHECK_PAUSE * (ended_s - begun_s))
 

@@ -266,12 +266,10 @@ class ClientConnection:
                 return request
         return self._read_slowly(data)
 
-    def start_request(self, data: bytes, has_turn: bool = False) -> bool:
+    def start_request(self, data: bytes) -> bool:
         """
         Start a handler for the request at the beginning of *data*, at once or in its turn.
 
-        :param data: the bytes that were read.
-        :param has_turn: whether it is its turn, bool. Default False.
         :returns: False if :meth:`_next_request` must read it: it needs gunicorn's parser, or a
             wait.
         """
@@ -289,14 +287,10 @@ class ClientConnection:
         limiter, queued = self._limiter, None
         handlers = cast(Handlers, self._handlers)
         turns = handlers.turns
-        if turns.long and not has_turn and turns.must_wait(request):
-            # As if its bytes had not been read yet.
-            self._is_idle = False
-            turns.wait(request, partial(self._take_turn, data))
-            return True
+        takes_turn = bool(turns.long) and turns.must_wait(request)
         # No switch between has_room() and acquire() in the handler: it is admitted at once.
-        if not limiter.has_room():
-            queued = limiter.enqueue(request.environ, self.sock, self._start_queued)
+        if takes_turn or not limiter.has_room():
+            queued = limiter.enqueue(request.environ, self.sock, self._start_queued, takes_turn)
             if queued is None:
                 return False
         request.body = BytesIO(data[request.head_bytes : end])
@@ -310,12 +304,13 @@ class ClientConnection:
             self.respond(request)
             self.started_s = queued.came_s  # its wait is a part of the time of the answer
             self.queued = queued
+            if takes_turn:
+                turns.wait(request, partial(self._take_turn, queued))
         return True
 
-    def _take_turn(self, data: bytes) -> None:
-        # It may have been closed meanwhile.
-        if self._on_end is not None and not self.start_request(data, has_turn=True):
-            self._continue(data)
+    def _take_turn(self, queued: QueuedRequest) -> None:
+        if self._limiter.admit(queued):
+            self._start_queued()
 
     def _start_queued(self) -> None:
         """Start a handler for the request that was in the queue; runs in the hub."""

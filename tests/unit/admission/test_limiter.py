@@ -331,6 +331,67 @@ def test_one_that_is_refused_is_freed_without_the_collector(clients: list[Client
         gc.enable()
 
 
+def in_turn(limiter: ConcurrencyLimiter, client: Client, resumed: list[Client]) -> QueuedRequest:
+    """Queue *client* for its turn to compute."""
+    found = limiter.enqueue(
+        BOOKS.copy(), client.sock, lambda: resumed.append(client), takes_turn=True
+    )
+    assert found is not None
+    return found
+
+
+def test_one_that_waits_for_its_turn_needs_no_place_before(clients: list[Client]) -> None:
+    """Others are admitted meanwhile, and the limit need not grow for it."""
+    limit = Fixed(1)
+    limiter = ConcurrencyLimiter(limit, max_waiting=2, max_wait_s=LONG_S)
+    resumed: list[Client] = []
+    first = in_turn(limiter, clients[0], resumed)
+    (place,) = busy(limiter, clients[1])
+    assert not limiter.is_late()
+    limiter.release(place)
+    assert (limiter.stats()["in_progress"], limiter.stats()["waiting"]) == (0, 1)
+    assert limiter.admit(first)
+    assert (limiter.stats()["in_progress"], limiter.stats()["waiting"]) == (1, 0)
+    limiter.release(limiter.acquire(BOOKS.copy(), clients[0].sock, first))
+    assert (limiter.stats()["in_progress"], resumed) == (0, [])
+
+
+def test_one_whose_turn_has_come_waits_for_a_place_before_later_ones(
+    clients: list[Client],
+) -> None:
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=3, max_wait_s=LONG_S)
+    resumed: list[Client] = []
+    (place,) = busy(limiter, clients[0])
+    first = in_turn(limiter, clients[1], resumed)
+    queued(limiter, clients[2], resumed)
+    assert not limiter.admit(first)
+    limiter.release(place)
+    wait_until(lambda: resumed, "one that is resumed")
+    assert resumed == [clients[1]]
+    assert not limiter.admit(first)
+    limiter.release(limiter.acquire(BOOKS.copy(), clients[1].sock, first))
+    wait_until(lambda: len(resumed) == 2, "the other one")
+
+
+@pytest.mark.parametrize("ends", ["too late", "disconnected", "interrupted"])
+def test_one_that_has_ended_has_no_turn(clients: list[Client], ends: str) -> None:
+    limiter = ConcurrencyLimiter(
+        Fixed(1), max_waiting=1, max_wait_s=0.1 if ends == "too late" else LONG_S
+    )
+    resumed: list[Client] = []
+    waits = in_turn(limiter, clients[0], resumed)
+    if ends == "disconnected":
+        clients[0].close()
+    elif ends == "interrupted":
+        limiter.interrupt(waits)
+    wait_until(lambda: resumed, "the end of the wait")
+    assert not limiter.admit(waits)
+    with pytest.raises((Overloaded, ClientGone, gevent.GreenletExit)):
+        limiter.acquire(BOOKS.copy(), clients[0].sock, waits)
+    assert not limiter.admit(waits)
+    assert (limiter.stats()["in_progress"], limiter.stats()["waiting"]) == (0, 0)
+
+
 @pytest.mark.parametrize("is_admitted", [False, True])
 def test_one_without_a_greenlet_that_is_interrupted_leaves_its_place(
     clients: list[Client], is_admitted: bool

@@ -107,7 +107,7 @@ def test_what_arrives_meanwhile_is_served_after_one_of_them(
         order.append(name)
         if name == "first":
             arrives()
-        compute()
+        compute(30 * LONG_S)  # longer than what others may have had before
 
     for name in ("first", "second", "third"):
         turns.wait(request("/"), lambda name=name: begin(name))
