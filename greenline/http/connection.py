@@ -287,7 +287,7 @@ class ClientConnection:
         limiter, queued = self._limiter, None
         handlers = cast(Handlers, self._handlers)
         turns = handlers.turns
-        takes_turn = bool(turns.long) and turns.must_wait(request)
+        takes_turn = bool(turns.pages) and turns.must_wait(request)
         # No switch between has_room() and acquire() in the handler: it is admitted at once.
         if takes_turn or not limiter.has_room():
             queued = limiter.enqueue(request.environ, self.sock, self._start_queued, takes_turn)

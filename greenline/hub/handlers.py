@@ -39,6 +39,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         super().__init__()
         self._idle = idle
         self._turns = turns
+        self._clock: Callable[[], float] = monotonic
         # Since when it computes; infinite while it waits, and after a wait whose end is not seen.
         self._since_s = inf
         self._computed_s = 0.0  # the longest time without a wait, of this work
@@ -51,16 +52,17 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
     def _run(self) -> None:
         idle = self._idle
         while True:
-            self._computed_s, self._since_s = 0.0, monotonic()
+            self._clock = clock = self._turns.clock
+            self._computed_s, self._since_s = 0.0, clock()
             try:
                 self.work(*self.arguments)  # type: ignore[misc]
             except BaseException as error:  # run() raises it in the calling greenlet
                 self.failure = error
-            if (computed_s := monotonic() - self._since_s) > self._computed_s:
+            if (computed_s := clock() - self._since_s) > self._computed_s:
                 self._computed_s = computed_s
             self._since_s = inf
-            if self.request is not None and (self._computed_s >= LONG_S or self._turns.long):
-                self._turns.note(self.request, self._computed_s)
+            if self.request is not None and (self._computed_s >= LONG_S or self._turns.pages):
+                self._turns.note(self.request, self._computed_s, clock)
             self.work, self.arguments, self.request = None, (), None
             # Critical section: no greenlet switch between here and the switch to the caller.
             idle.append(self)
@@ -78,7 +80,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
 
     def switch_out(self) -> None:
         """Note how long it has computed; gevent calls this when it switches to the hub."""
-        computed_s = monotonic() - self._since_s
+        computed_s = self._clock() - self._since_s
         self._since_s = inf
         if computed_s > self._computed_s:
             self._computed_s = computed_s
@@ -86,7 +88,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
     def take_turn(self) -> None:
         """Go on after a wait, in its turn if it serves a page that computes for long."""
         turns = self._turns
-        if turns.long and self.request is not None and turns.must_wait(self.request):
+        if turns.pages and self.request is not None and turns.must_wait(self.request):
             waiter: Waiter[None] = Waiter()
             turns.wait(self.request, partial(waiter.switch, None), has_begun=True)
             # What it has waited for came in time: a socket's timeout that ends meanwhile is none.
@@ -96,7 +98,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
 
     def go_on(self) -> None:
         """Note that a wait has ended."""
-        self._since_s = monotonic()
+        self._since_s = self._clock()
 
 
 def install() -> None:

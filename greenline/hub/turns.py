@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import count
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any
 
 import gevent
@@ -23,7 +23,6 @@ from greenline.hub.cooperate import FIRST
 
 LONG_S = 0.002  # a page that computes for so long takes turns, below half of it no more
 SLICE_S = 0.001  # so long they run between two looks at the sockets, if each has less to do
-MAX_S = 0.1  # what counts of one request
 SMOOTHING = 4  # requests
 MAX_PAGES = 256
 MAX_PATH, MAX_PARTS = 200, 4  # characters and parts of a path that tell pages apart
@@ -41,7 +40,14 @@ def page_of(method: str, path: str) -> Page:
 
 
 class Turns:
-    """Remember which pages compute for long, and let their requests wait. Call from one thread."""
+    """
+    Remember which pages compute for long, and let their requests wait. Call from one thread.
+
+    :ivar clock: measures in seconds how long a request computes. A page that has taken long by the
+        monotonic clock is measured by the processor time of its next requests, which is exact and
+        takes longer to read: another process may have had the processor, and the first request of
+        a page may import modules.
+    """
 
     def __init__(self) -> None:
         self._loop: Any = gevent.get_hub().loop
@@ -50,7 +56,11 @@ class Turns:
         self._numbers = count()
         self._ended_s = 0.0  # when the last turn ended
         self._taken = -1  # the round of the loop in which one runs
-        self.long: dict[Page, float] = {}  # the longest seconds that a request of it computes
+        # The seconds of the processor that a request of a page computes without a wait, 0 until one
+        # was measured; those that were requested of late.
+        self.pages: dict[Page, float] = {}
+        self._used: set[Page] = set()
+        self.clock = monotonic
 
     def must_wait(self, request: Any) -> bool:
         """
@@ -58,7 +68,7 @@ class Turns:
 
         :param request: has a ``method`` and a ``path``.
         """
-        if page_of(request.method, request.path) not in self.long:
+        if not self.pages.get(page_of(request.method, request.path)):
             return False
         now = self._loop.iteration
         if self._waiting or now == self._taken:
@@ -75,7 +85,7 @@ class Turns:
         :param has_begun: whether it has been started, bool. Default False.
         """
         now = monotonic()
-        computes_s = self.long.get(page_of(request.method, request.path), LONG_S)
+        computes_s = self.pages.get(page_of(request.method, request.path)) or LONG_S
         shared_s = (len(self._waiting) + 1) * computes_s
         # One that has begun is before the others, so that few are in progress; but not for ever.
         at_s = now - shared_s if has_begun else now + shared_s
@@ -86,28 +96,33 @@ class Turns:
             # the sockets.
             self._round.start(self._loop.run_callback, self._next)
 
-    def note(self, request: Any, computed_s: float) -> None:
+    def note(self, request: Any, computed_s: float, clock: Callable[[], float]) -> None:
         """
         Note how long a request has computed.
 
         :param request: has a ``method`` and a ``path``.
         :param computed_s: seconds without a wait, float.
+        :param clock: what they were measured by.
         """
         page = page_of(request.method, request.path)
-        before_s = self.long.get(page)
+        before_s = self.pages.get(page)
         if before_s is None:
-            if computed_s < LONG_S:
-                return
-            if len(self.long) == MAX_PAGES:
-                del self.long[next(iter(self.long))]
-            # The first request of a page may import modules, and another process may have had the
-            # processor: three that are quick undo it.
-            before_s = computed_s = LONG_S
-        found_s = before_s + (min(computed_s, MAX_S) - before_s) / SMOOTHING
-        if found_s < LONG_S / 2:
-            del self.long[page]
-        else:
-            self.long[page] = found_s
+            if computed_s >= LONG_S and len(self.pages) < MAX_PAGES:
+                self.pages[page] = 0.0
+        elif clock is thread_time:
+            change_s = computed_s - before_s
+            found_s = before_s + (change_s / SMOOTHING if before_s else change_s)
+            self.pages[page] = found_s
+            if found_s < (LONG_S / 2 if before_s else LONG_S):
+                del self.pages[page]
+        self._used.add(page)
+        self.clock = thread_time if self.pages else monotonic
+
+    def forget_unused(self) -> None:
+        """Forget the pages that were not requested since the last call."""
+        self.pages = {page: each for page, each in self.pages.items() if page in self._used}
+        self._used.clear()
+        self.clock = thread_time if self.pages else monotonic
 
     def _next(self) -> None:
         # One of them, or as many as take the time that all others had since the last turn.

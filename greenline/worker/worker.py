@@ -695,6 +695,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if now - self._retired_s >= RETIRE_UNUSED_S:
             self._retired_s = now
             ended = self._handlers.retire_unused(keep=INITIAL)
+            self._handlers.turns.forget_unused()
         elif now - self._retired_s >= self._retire_every_s and (wanted := _slots_wanted()):
             self._retired_s = now
             ended = self._handlers.retire_idle(wanted)

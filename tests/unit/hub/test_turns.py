@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, thread_time
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,11 +65,17 @@ def test_a_page_is_what_has_one_shape(one: str, other: str, is_one: bool) -> Non
     assert page_of("GET", one) != page_of("POST", one)
 
 
+def learn(turns: Turns, path: str, computes_s: float) -> None:
+    """By two requests: the second one is measured by the processor's time."""
+    for _ in range(2):
+        turns.note(request(path), computes_s, turns.clock)
+
+
 def test_a_page_that_has_computed_for_long_takes_turns(turns: Turns) -> None:
     """The first one of a round goes on at once."""
-    turns.note(request("/items/1"), LONG_S / 2)
+    learn(turns, "/items/1", LONG_S / 2)
     assert not turns.must_wait(request("/items/2"))
-    turns.note(request("/items/1"), LONG_S)
+    learn(turns, "/items/1", LONG_S)
     gevent.sleep(0.001)
     assert [turns.must_wait(request("/items/2")) for _ in range(3)] == [False, True, True]
     assert not turns.must_wait(request("/items/2", "HEAD"))
@@ -77,24 +83,44 @@ def test_a_page_that_has_computed_for_long_takes_turns(turns: Turns) -> None:
     assert not turns.must_wait(request("/items/2"))
 
 
+def test_what_is_long_without_the_processor_is_not(turns: Turns) -> None:
+    """Another process has it, or a page imports modules at its first request."""
+    for _ in range(3):
+        turns.note(request("/"), 10.0, monotonic)
+        assert not turns.must_wait(request("/"))
+        assert turns.clock is thread_time
+    turns.note(request("/"), LONG_S / 2, thread_time)
+    assert (turns.pages, turns.clock) == ({}, monotonic)
+
+
 def test_one_waits_behind_those_that_wait(turns: Turns) -> None:
-    turns.note(request("/"), LONG_S)
+    learn(turns, "/", LONG_S)
     turns.wait(request("/"), lambda: None)
     assert turns.must_wait(request("/"))
 
 
 def test_a_page_that_is_quick_again_takes_no_turns(turns: Turns) -> None:
-    """The first request of a page may import modules."""
-    turns.note(request("/"), 10.0)
+    learn(turns, "/", LONG_S)
     for _ in range(3):
-        turns.note(request("/"), 0.0)
-    assert not turns.long
+        turns.note(request("/"), 0.0, thread_time)
+    assert not turns.pages
+
+
+def test_a_page_that_is_not_requested_is_forgotten(turns: Turns) -> None:
+    learn(turns, "/one", LONG_S)
+    learn(turns, "/other", LONG_S)
+    turns.forget_unused()
+    turns.note(request("/one"), LONG_S, thread_time)
+    turns.forget_unused()
+    assert list(turns.pages) == [page_of("GET", "/one")]
+    turns.forget_unused()
+    assert (turns.pages, turns.clock) == ({}, monotonic)
 
 
 def test_there_is_a_bound(turns: Turns) -> None:
     for number in range(MAX_PAGES + 5):
-        turns.note(request(f"/{chr(number + 0x4E00)}"), LONG_S)
-    assert len(turns.long) == MAX_PAGES
+        learn(turns, f"/{chr(number + 0x4E00)}", LONG_S)
+    assert len(turns.pages) == MAX_PAGES
 
 
 def test_what_arrives_meanwhile_is_served_after_one_of_them(
@@ -117,9 +143,8 @@ def test_what_arrives_meanwhile_is_served_after_one_of_them(
 
 def test_the_shortest_are_first_until_others_have_waited(turns: Turns) -> None:
     order: list[str] = []
-    for _ in range(50):
-        turns.note(request("/long"), 20 * LONG_S)
-    turns.note(request("/short"), LONG_S)
+    learn(turns, "/long", 20 * LONG_S)
+    learn(turns, "/short", LONG_S)
 
     def wait(name: str) -> None:
         turns.wait(request(name), lambda: (order.append(name), compute()))
@@ -152,7 +177,7 @@ def test_one_that_has_begun_is_before_others(turns: Turns) -> None:
         if "waiting" not in order:
             turns.wait(request("/"), again, has_begun=True)
 
-    turns.note(request("/"), LONG_S)
+    learn(turns, "/", LONG_S)
     turns.wait(request("/"), lambda: (order.append("waiting"), compute()))
     turns.wait(request("/"), again, has_begun=True)
     wait_until(lambda: "waiting" in order, "the one that waits")
