@@ -14,7 +14,7 @@ test test-fast test-long test-deploy canary: export PYTHONDONTWRITEBYTECODE =
 COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline tests
 
 .PHONY: help serve dev demo-tune test test-fast test-long test-deploy canary check pins wheel docs results bench-article bench-held bench-postgres bench-api bench-http \
-	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
+	bench-overload bench-limit bench-offload bench-turns bench-soak bench-burst bench-hot-worker \
 	bench-metrics bench-cache bench-slow-clients bench-legacy bench-migrate bench-documents bench-copy compatibility clean \
 	have-python setup-serve setup-dev setup-bench
 
@@ -102,6 +102,9 @@ bench-limit: setup-bench ## draw the limit of requests in progress that the work
 
 bench-offload: setup-bench ## compare a view with five statements of sqlite with gunicorn's threads
 	@exec .venv/bin/python -m bench.offload $(ARGS)
+
+bench-turns: setup-bench ## ask for a small page beside pages that compute, on the worker and on threads
+	@exec .venv/bin/python -m bench.turns $(ARGS)
 
 bench-soak: setup-dev ## ask 100,000 times from 200 connections: no failure, no growing memory
 	@exec .venv/bin/python -m bench.soak

@@ -34,6 +34,7 @@ from bench import (
     overload,
     postgres,
     slow_clients,
+    turns,
 )
 from greenline import cli
 from tests.helpers.pages import PAGES, read
@@ -156,6 +157,7 @@ REQUIRED = {
     "bench-slow-clients": [slow_clients.MAX_RATIO],
     "bench-legacy": [*legacy_lineup.WAITS.values(), legacy_lineup.BUSY],
     "bench-offload": [offload.MIN_RATIO],
+    "bench-turns": [turns.MAX_P50, turns.MAX_P99, turns.MIN_RATIO],
     "bench-documents": [FLOORS[documents.SEQUENCE], FLOORS[documents.ASYNCIO]],
     "bench-copy": [copy.MIN_RATIO, copy.MIN_OUT_WITHOUT, copy.MAX_LATE_MS],
     "bench-api": [*reversed(ASYNC_FLOORS), api.THREADS_FLOOR],

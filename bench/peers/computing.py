@@ -1,0 +1,39 @@
+"""A WSGI application of three pages: two compute, one of them after a wait, and one is small."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+ECHO_PORT = int(os.environ["BENCH_ECHO_PORT"])
+STEPS = 250_000  # about ten milliseconds
+
+kept = threading.local()
+
+
+def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """Answer with the page's own path."""
+    path = environ["PATH_INFO"]
+    if path == "/waits":
+        wait()
+    if path != "/small":
+        compute()
+    start_response("200 OK", [("Content-Length", str(len(path)))])
+    return [path.encode()]
+
+
+def compute() -> int:
+    """Add numbers up."""
+    total = 0
+    for number in range(STEPS):
+        total += number
+    return total
+
+
+def wait() -> None:
+    """Wait for another server's answer, as for a database's."""
+    if not hasattr(kept, "conn"):
+        kept.conn = socket.create_connection(("127.0.0.1", ECHO_PORT))
+    kept.conn.sendall(b"x")
+    kept.conn.recv(1)
