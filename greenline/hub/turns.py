@@ -50,7 +50,8 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._loop: Any = gevent.get_hub().loop
+        self._hub = gevent.get_hub()
+        self._loop: Any = self._hub.loop
         self._round: Any = self._loop.idle(priority=FIRST)  # called once in each round of the loop
         self._waiting: list[tuple[float, int, bool, Callable[[], object]]] = []
         self._numbers = count()
@@ -69,6 +70,8 @@ class Turns:
         :param request: has a ``method`` and a ``path``.
         """
         if not self.pages.get(page_of(request.method, request.path)):
+            return False
+        if gevent.get_hub() is not self._hub:  # in a forked child
             return False
         now = self._loop.iteration
         if self._waiting or now == self._taken:
