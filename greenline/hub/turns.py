@@ -5,8 +5,10 @@ A thread that computes is interrupted after 5 ms; a greenlet keeps its worker un
 twenty clients ask for pages that compute for 10 ms, a small page would wait for all that became
 ready before it. So a page that has computed for long without a wait takes turns, at its start and
 after each wait for a socket: one in each round of the event loop, behind the others of that round.
-A small page waits for one of them. Their order is that of the times at which they would end if they
-shared the processor: a page of 3 ms is not behind all that compute for 30.
+A small page waits for one of them.
+
+Their order is that in which they would end if they shared the processor, by the virtual time of
+fair queueing (Demers, Keshav and Shenker, 1989): a page of 3 ms is not behind all of 30.
 """
 
 import re
@@ -55,6 +57,8 @@ class Turns:
         self._round: Any = self._loop.idle(priority=FIRST)  # called once in each round of the loop
         self._waiting: list[tuple[float, int, bool, Callable[[], object]]] = []
         self._numbers = count()
+        self._virtual_s = 0.0  # what each would have had of the processor until _advanced_s
+        self._advanced_s = 0.0
         self._ended_s = 0.0  # when the last turn ended
         self._taken = -1  # the round of the loop in which one runs
         # The seconds of the processor that a request of a page computes without a wait, 0 until one
@@ -88,11 +92,11 @@ class Turns:
         :param has_begun: whether it has been started, bool. Default False.
         """
         now = monotonic()
+        self._advance(now)
+        # One that has begun is before later ones, so that few are in progress.
         computes_s = self.pages.get(page_of(request.method, request.path)) or LONG_S
-        shared_s = (len(self._waiting) + 1) * computes_s
-        # One that has begun is before the others, so that few are in progress; but not for ever.
-        at_s = now - shared_s if has_begun else now + shared_s
-        heappush(self._waiting, (at_s, next(self._numbers), has_begun, go_on))
+        ends_s = self._virtual_s + (0.0 if has_begun else computes_s)
+        heappush(self._waiting, (ends_s, next(self._numbers), has_begun, go_on))
         if not self._round.active:
             self._ended_s = now
             # A callback runs when all events of a round are through, and before the next look at
@@ -127,11 +131,16 @@ class Turns:
         self._used.clear()
         self.clock = thread_time if self.pages else monotonic
 
+    def _advance(self, now: float) -> None:
+        self._virtual_s += (now - self._advanced_s) / max(len(self._waiting), 1)
+        self._advanced_s = now
+
     def _next(self) -> None:
         # One of them, or as many as take the time that all others had since the last turn.
         now = monotonic()
         until_s = now + max(now - self._ended_s, SLICE_S)
         while self._waiting and now < until_s:
+            self._advance(now)
             _, _, has_begun, go_on = heappop(self._waiting)
             begun_s = now
             go_on()

@@ -1,11 +1,26 @@
 """greenline.hub.handlers: they are used again, and what goes wrong in them reaches the caller."""
 
+import socket
 import threading
+from collections.abc import Callable
+from functools import partial
+from time import monotonic, thread_time
+from types import SimpleNamespace
 
 import gevent
+import gevent.event
 import pytest
+from gevent.hub import Hub
 
+from greenline.hub import handlers as module
+from greenline.hub import lock_waits, sleep
 from greenline.hub.handlers import Handlers
+from greenline.hub.thread_locks import Lock
+from greenline.hub.turns import LONG_S
+from greenline.offload import threads
+from tests.helpers.support import wait_until
+
+REQUEST = SimpleNamespace(method="GET", path="/")
 
 
 @pytest.fixture
@@ -146,3 +161,93 @@ def test_what_a_retired_handler_kept_is_dropped(handlers: Handlers) -> None:
     working.join(10)
     assert working.successful()
     assert handlers.stats() == {"size": 1, "idle": 1}
+
+
+@pytest.fixture
+def _hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hub, "wait", Hub.wait)
+    module.install()
+    monkeypatch.setattr(Lock, "_wait", lock_waits._counted_wait)
+
+
+def compute(seconds: float = 2 * LONG_S) -> None:
+    until_s = thread_time() + seconds
+    while thread_time() < until_s:
+        pass
+
+
+def wait_for_lock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    gevent.spawn_later(0.001, lock.release)
+    lock.acquire()
+
+
+def wait_for_socket() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        gevent.spawn_later(0.001, theirs.send, b"x")
+        ours.recv(1)
+
+
+WAITS = [
+    pytest.param(lambda: None, id="none"),
+    pytest.param(wait_for_socket, id="socket"),
+    pytest.param(wait_for_lock, id="lock"),
+    pytest.param(partial(sleep.sleep, 0.001), id="sleep"),
+    pytest.param(partial(threads.run, bool), id="offloaded call"),
+]
+
+
+@pytest.mark.usefixtures("_hooks")
+@pytest.mark.parametrize("wait", WAITS)
+def test_what_a_request_computes_is_noted(handlers: Handlers, wait: Callable[[], object]) -> None:
+    """Before a wait as well as after it."""
+    for work in ((wait, compute), (compute, wait)):
+        for _ in range(2):
+            handlers.run(lambda work=work: [each() for each in work], request=REQUEST)
+        (seconds,) = handlers.turns.pages.values()
+        assert seconds >= 2 * LONG_S
+        handlers.turns.forget_unused()
+        handlers.turns.forget_unused()
+
+
+@pytest.mark.usefixtures("_hooks")
+@pytest.mark.parametrize("wait", [*WAITS, pytest.param(gevent.event.Event().wait, id="event")])
+def test_a_wait_is_no_computing(handlers: Handlers, wait: Callable[[], object]) -> None:
+    """Whatever it is for, and however long."""
+
+    def work() -> None:
+        with gevent.Timeout(5 * LONG_S, False):  # type: ignore[arg-type]
+            wait()
+        gevent.sleep(5 * LONG_S)
+
+    for _ in range(2):
+        handlers.run(work, request=REQUEST)
+    assert not any(handlers.turns.pages.values())
+
+
+@pytest.mark.usefixtures("_hooks")
+def test_after_a_wait_it_has_its_turn(handlers: Handlers) -> None:
+    """Behind those that have waited longer; a timeout of the wait that ends meanwhile is none."""
+    for _ in range(2):
+        handlers.turns.note(REQUEST, LONG_S, handlers.turns.clock)
+    order: list[str] = []
+
+    def first() -> None:
+        order.append("first")
+        compute(100 * LONG_S)
+
+    def work() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.settimeout(50 * LONG_S)
+            gevent.spawn(theirs.send, b"x")
+            gevent.spawn(handlers.turns.wait, REQUEST, first, True)
+            order.append(ours.recv(1).decode())
+
+    began_s = monotonic()
+    gevent.spawn(handlers.run, work, request=REQUEST)
+    wait_until(lambda: len(order) == 2, "both")
+    assert order == ["first", "x"]
+    assert monotonic() - began_s > 50 * LONG_S
