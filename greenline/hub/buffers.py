@@ -3,13 +3,14 @@ Let greenlets share a buffered file of a pipe or a socket, as threads do.
 
 A buffer of :mod:`io` refuses a call while its thread is inside: RuntimeError, "reentrant call". All
 greenlets run in one thread, and one that waits for the pipe is inside. Others that call it wait for
-their turn, in order.
+their turn, in order; ``close()`` waits for the one that is inside.
 """
 
 import io
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -57,10 +58,13 @@ def _lines(file: Any) -> Any:
 
 
 def _in_turn(method: Callable[..., Any], is_read: bool) -> Callable[..., Any]:
+    # Not ahead of those that wait: one that calls it again and again would keep them out. A flush
+    # is: close() calls it, and has had its turn.
+    is_first = method.__name__ == "flush"
+
     @wraps(method)
     def call(self: Any, *args: Any) -> Any:
-        # Not ahead of those that wait: one that calls it again and again would keep them out.
-        if not _waiting or (id(self), is_read) not in _waiting:
+        if not _waiting or is_first or (id(self), is_read) not in _waiting:
             try:
                 return method(self, *args)
             except RuntimeError as error:
@@ -104,9 +108,10 @@ def _raise_unless_reentrant(error: RuntimeError) -> None:
 
 def _shared(kind: Kind) -> Kind:
     """Let the greenlets that call a method of *kind* wait for their turn."""
+    is_reader = kind.__base__ is io.BufferedReader
     for name, method in vars(kind.__base__).items():
-        if name in READS or name in WRITES:
-            setattr(kind, name, _in_turn(method, name in READS))
+        if name in READS or name in WRITES or (name == "close" and name not in vars(kind)):
+            setattr(kind, name, _in_turn(method, name in READS or is_reader))
     return kind
 
 
@@ -129,6 +134,15 @@ class BufferedRWPair(io.BufferedRWPair):
     """One of a socket that is read and written."""
 
     __slots__ = ()
+
+    def close(self) -> None:
+        # Writes nothing but waits for its turn. That another greenlet has closed it is no error.
+        with suppress(ValueError):
+            self.write(b"")
+        try:
+            super().close()
+        except RuntimeError as error:  # a reader is inside; the writer has closed the socket's file
+            _raise_unless_reentrant(error)
 
 
 os.register_at_fork(after_in_child=_waiting.clear)

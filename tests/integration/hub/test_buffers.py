@@ -96,3 +96,74 @@ def main():
         tell("closed")
 """)
     assert lines == [r"b'1\n' b'2\n' b'3\n' end", "closed"]
+
+
+CLOSING = """
+def close(file, data, other):
+    writing = gevent.spawn(file.write, data)
+    gevent.sleep(0.01)
+    closing = [gevent.spawn(file.close) for _ in range(2)]
+    gevent.sleep(0.01)
+    other = gevent.spawn(other)
+    gevent.joinall([writing, *closing, other], timeout=30, raise_error=True)
+    tell(other.value, file.closed)
+"""
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["bytes", "text"])
+def test_the_close_of_a_programs_pipe_waits_for_its_writer(text: bool) -> None:
+    """As that of a thread; all that was written comes through."""
+    lines = run(f"""{CLOSING}
+COUNT = "import sys, time; sys.stdin.read(1); time.sleep(0.1); print(len(sys.stdin.read()) + 1)"
+
+def main():
+    program = subprocess.Popen(
+        [sys.executable, "-c", COUNT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text={text}
+    )
+    data = "x" * 300_000 if {text} else b"x" * 300_000
+    close(program.stdin, data, lambda: int(program.stdout.read()))
+""")
+    assert lines == ["300000 True"]
+
+
+@pytest.mark.parametrize("mode", ["wb", "rwb", "w", "rw"])
+def test_the_close_of_a_sockets_file_waits_for_its_writer(mode: str) -> None:
+    """Also while a third greenlet waits for something to read."""
+    lines = run(f"""{CLOSING}
+def main():
+    mine, its = socket.socketpair()
+    mine.settimeout(None)
+    file = mine.makefile({mode!r})
+    if "r" in {mode!r}:
+        gevent.spawn(file.readline)
+        gevent.sleep(0.01)
+
+    def read():
+        length = 0
+        while length < 3_000_000:
+            length += len(its.recv(100_000))
+        return length
+
+    data = b"x" * 3_000_000 if "b" in {mode!r} else "x" * 3_000_000
+    close(file, data, read)
+    its.close()
+""")
+    assert lines == ["3000000 True"]
+
+
+def test_the_close_of_a_file_waits_for_its_reader() -> None:
+    """The reader gets its line."""
+    lines = run("""
+def main():
+    mine, its = socket.socketpair()
+    program = subprocess.Popen("cat", stdin=its, stdout=subprocess.PIPE)
+    file = program.stdout
+    reading = gevent.spawn(file.readline)
+    gevent.sleep(0.01)
+    closing = gevent.spawn(file.close)
+    gevent.sleep(0.01)
+    mine.sendall(b"a\\n")
+    closing.get(timeout=10)
+    tell(reading.get(timeout=10))
+""")
+    assert lines == [r"b'a\n'"]
