@@ -9,7 +9,9 @@ gRPC's own support for gevent is switched on. Replaced as well are the functions
 Internal: applications import nothing from here.
 """
 
+import builtins
 import fcntl
+import io
 import os
 import sys
 from collections.abc import Iterable
@@ -62,6 +64,7 @@ def patch() -> None:
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
     os.lockf = locks.os_lockf
     os.read, os.write = pipes.read, pipes.write
+    builtins.open = io.open = pipes.Open.open
     os.system, os.waitpid, os.wait = processes.system, processes.waitpid, processes.wait
     os.wait3, os.wait4 = processes.wait3, processes.wait4
     if hasattr(os, "waitid"):  # not on macOS

@@ -110,29 +110,27 @@ def close(file, data, other):
 """
 
 
-@pytest.mark.parametrize("text", [False, True], ids=["bytes", "text"])
-def test_the_close_of_a_programs_pipe_waits_for_its_writer(text: bool) -> None:
+def test_the_close_of_a_programs_pipe_waits_for_its_writer() -> None:
     """As that of a thread; all that was written comes through."""
     lines = run(f"""{CLOSING}
 COUNT = "import sys, time; sys.stdin.read(1); time.sleep(0.1); print(len(sys.stdin.read()) + 1)"
 
 def main():
     program = subprocess.Popen(
-        [sys.executable, "-c", COUNT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text={text}
+        [sys.executable, "-c", COUNT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    data = "x" * 300_000 if {text} else b"x" * 300_000
+    data = b"x" * 300_000
     close(program.stdin, data, lambda: int(program.stdout.read()))
 """)
     assert lines == ["300000 True"]
 
 
-@pytest.mark.parametrize("mode", ["wb", "rwb", "w", "rw"])
+@pytest.mark.parametrize("mode", ["wb", "rwb", "w"])
 def test_the_close_of_a_sockets_file_waits_for_its_writer(mode: str) -> None:
     """Also while a third greenlet waits for something to read."""
     lines = run(f"""{CLOSING}
 def main():
     mine, its = socket.socketpair()
-    mine.settimeout(None)
     file = mine.makefile({mode!r})
     if "r" in {mode!r}:
         gevent.spawn(file.readline)

@@ -112,3 +112,76 @@ def main():
     os.write(writes, b"native")
     tell(native.get())
 """) == ["b'native'"]
+
+
+def test_a_file_of_a_pipe_waits_for_the_other_end_in_the_same_hub() -> None:
+    """More than a pipe holds is written, and all of it is read, while others run."""
+    assert (
+        run(f"""{TICKS}
+def copy(opened, mode, *buffering):
+    reads, writes = os.pipe()
+    data = (b"x" if mode else "x") * 1_000_000
+    before = len(ticks)
+
+    def write():
+        with opened(writes, "w" + mode, *buffering) as file:
+            gevent.sleep(0.05)
+            file.write(data)
+
+    writing = gevent.spawn(write)
+    with opened(reads, "r" + mode, *buffering) as file:
+        first = file.read(1)
+        tell(len(ticks) > before + 3, len(first) + len(file.read()))
+    writing.get()
+
+def main():
+    for opened in (open, os.fdopen):
+        copy(opened, "b")
+        copy(opened, "b", 0)
+        copy(opened, "")
+""")
+        == ["True 1000000"] * 6
+    )
+
+
+def test_a_file_of_a_pipe_has_what_that_of_open_has() -> None:
+    """Names, modes and errors are those of the built-in function, also for other descriptors."""
+    assert run(r"""
+import builtins, io, tempfile
+
+def error(*args, **kwargs):
+    try:
+        return open(*args, **kwargs)
+    except (OSError, ValueError) as error:
+        return type(error).__name__
+
+def main():
+    reads, writes = os.pipe()
+    tell(error(reads, "rt", 0), error(reads, "r+"), error(reads, "rb", encoding="ascii"))
+    tell(error(-1), error(2**20))
+    out = open(writes, "w", 1, "latin-1", newline="\r\n", closefd=False)
+    tell(out.mode, out.encoding, out.name == writes, out.line_buffering, out.closed)
+    out.write("\xe9\n")
+    tell(os.read(reads, 10))
+    out.close()
+    os.set_blocking(reads, False)
+    with open(reads, "rb", 0) as file:
+        tell(file.read(1), file.mode)
+    with os.fdopen(writes, "wb") as file:
+        tell(isinstance(file, io.BufferedWriter), file.mode, file.raw.name == writes)
+    with tempfile.TemporaryFile() as file:
+        tell(type(open(file.fileno(), "rb", closefd=False)).__module__)
+    class Holder:
+        opens = open
+    with Holder().opens(os.devnull) as file:
+        tell(file.name)
+""") == [
+        "ValueError UnsupportedOperation ValueError",
+        "ValueError OSError",
+        "w latin-1 True True False",
+        r"b'\xe9\r\n'",
+        "None rb",
+        "True wb True",
+        "_io",
+        "/dev/null",
+    ]
