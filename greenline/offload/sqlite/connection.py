@@ -40,6 +40,7 @@ _Cursor: Any = sqlite3.Cursor
 YIELD_EVERY_S = 0.005
 OFF, NORMAL = 0, 1  # of PRAGMA synchronous
 TEMP = 1  # number of the temporary database; those that are attached follow
+ENDS = "COMMIT", "ROLLBACK"  # with autocommit=False a transaction has begun after them
 COMMIT_IN_THREAD = COMMIT._replace(key="")
 
 PARAMETERS = (
@@ -60,6 +61,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     _row_factory: Any = None
     _is_closed = False
     _has_read = False  # in this transaction: then sqlite does not wait for the write lock
+    _has_begun = False  # something ran since the transaction began: it may hold locks
     _checks_thread = True
     _owner = 0
     _may_run_here = True  # in the greenlet: no callback of the application might wait
@@ -112,6 +114,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         @autocommit.setter
         def autocommit(self, value: Any) -> None:
             self._run(_Connection.autocommit.__set__, self, value)
+            self._has_read = self._has_begun = False
 
     def cursor(self, *args: Any, **kwargs: Any) -> Any:
         """Return a cursor."""
@@ -141,7 +144,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             _Connection.commit(self)
         else:
             self._run(_Connection.commit, self, statement=COMMIT)
-        self._has_read = False
+        self._has_read = self._has_begun = False
 
     def rollback(self) -> None:
         """Roll the transaction back."""
@@ -149,7 +152,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             _Connection.rollback(self)
         else:
             self._run(_Connection.rollback, self, statement=ROLLBACK)
-        self._has_read = False
+        self._has_read = self._has_begun = False
 
     def close(self) -> None:
         """Close the connection and give its thread back."""
@@ -268,7 +271,10 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         if own is None or self._is_closed:
             return func(*args)  # raises the error of sqlite3
         begins = not self.in_transaction
-        if begins and statement.keyword != "SELECT":
+        # With autocommit=False sqlite3 begins the next transaction where it has ended one.
+        is_first = begins or not self._has_begun
+        self._has_begun = True
+        if is_first and statement.keyword != "SELECT":
             self._changes_before = self.total_changes
             self._is_large = False
         database, keyword = self._database, statement.keyword
@@ -276,7 +282,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         # waits here.
         is_behind = (
             waiting
-            and begins
+            and is_first
             and statement.begins_to_write
             and self._timeout_s
             and must_queue(database, self._has_quick_commits())
@@ -328,7 +334,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
                 self._set_checkpoints(True)
         self._yielded_s = monotonic()
         # Not interrupted: the end of a transaction is short, and its result matters.
-        interrupt = None if statement.keyword in ("COMMIT", "ROLLBACK") else self._interrupt
+        interrupt = None if statement.keyword in ENDS else self._interrupt
         is_cleanup = statement.keyword == "ROLLBACK"
         if statement.is_large or (statement.changes and not statement.key):
             self._is_large = True
@@ -351,7 +357,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
 
     def _commits_itself(self) -> bool:
         """Return whether a change that begins a transaction ends it as well."""
-        return self.isolation_level is None or getattr(self, "autocommit", None) is True
+        autocommit = getattr(self, "autocommit", None)
+        return autocommit is True or (self.isolation_level is None and autocommit is not False)
 
     def _is_quick_commit(self) -> bool:
         """Return whether the end of the transaction neither takes long nor waits for the disk."""
@@ -422,7 +429,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
 
     def _let_next_try(self, keyword: str) -> None:
         """Wake connections that wait for a lock, if this one may have released its own."""
-        if waiting and (self._is_closed or not self.in_transaction):
+        if waiting and (self._is_closed or keyword in ENDS or not self.in_transaction):
             wake(self._database, was_reader=keyword == "SELECT")
             if keyword == "COMMIT" and self._syncs and can_wait():
                 # The next one first: while it waits for the disk, this greenlet goes on.

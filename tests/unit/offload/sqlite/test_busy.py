@@ -1,6 +1,7 @@
 """greenline.offload.sqlite.busy: locks are waited for in the hub, as long as sqlite would."""
 
 import sqlite3
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -148,8 +149,22 @@ def test_a_greenlet_that_is_killed_while_it_waits_leaves_cleanly(
     conn.rollback()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="legacy"),
+        pytest.param(
+            {"autocommit": False},
+            id="autocommit",
+            marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12"),
+        ),
+    ],
+)
 def test_writers_get_the_lock_in_the_order_in_which_they_ask(
-    path: Path, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    other: sqlite3.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
 ) -> None:
     """Those that come later do not even try; they would only find the database locked."""
     attempts: list[int] = []
@@ -161,11 +176,12 @@ def test_writers_get_the_lock_in_the_order_in_which_they_ask(
             attempts.append(1)
         return attempt(conn, *args)
 
+    conns = [sqlite3.connect(path, timeout=30, **options) for _ in range(10)]
+
     def write(number: int) -> None:
-        with closing(sqlite3.connect(path, timeout=30)) as conn:
-            conn.execute("insert into row values (?)", (number,))
-            written.append(number)
-            conn.commit()
+        conns[number].execute("insert into row values (?)", (number,))
+        written.append(number)
+        conns[number].commit()
 
     monkeypatch.setattr(ThreadedConnection, "_attempt", count)
     pause_s = busy.FIRST_RETRY_S
@@ -181,6 +197,8 @@ def test_writers_get_the_lock_in_the_order_in_which_they_ask(
     other.execute("commit")
     gevent.joinall(writers, timeout=10, raise_error=True)
     assert written == list(range(10))
+    for conn in conns:
+        conn.close()
 
 
 def test_a_writer_that_leaves_wakes_the_next_one(
