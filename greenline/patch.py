@@ -53,11 +53,19 @@ def gevent_patches() -> Iterator[None]:
     finally:
         metadata.entry_points = read
     # Imported here, because they import ssl or threading, which must happen after the patching.
-    from greenline.hub import buffers, early_imports, sockets, standard_classes, thread_ids
+    from greenline.hub import (
+        buffers,
+        early_imports,
+        epoll,
+        sockets,
+        standard_classes,
+        thread_ids,
+    )
 
     standard_classes.restore()
     sockets.install()
     buffers.install()
+    epoll.install()
     early_imports.mend()
     thread_ids.install()
 

@@ -7,6 +7,7 @@ and reported by name. An original in an instance or a container is not found.
 """
 
 import re
+import select
 import sys
 from collections.abc import Iterator
 from types import FunctionType
@@ -21,7 +22,7 @@ from greenline.hub.namespaces import namespaces
 BLOCKING = {
     "_thread": ("RLock", "allocate_lock", "start_new_thread"),
     "queue": ("SimpleQueue",),
-    "select": ("poll", "select"),
+    "select": ("poll", "select", *(["epoll"] if hasattr(select, "EPOLLIN") else [])),
     "socket": ("SocketType", "create_connection", "getaddrinfo", "gethostbyname", "socket"),
     "ssl": ("SSLSocket",),
     "subprocess": ("Popen",),

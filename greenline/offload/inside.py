@@ -23,7 +23,7 @@ import gevent.subprocess
 from gevent.monkey import get_original
 from greenlet import getcurrent
 
-from greenline.hub import gevent_compat
+from greenline.hub import epoll, gevent_compat
 from greenline.hub.gevent_compat import set_hub
 from greenline.offload import threads
 from greenline.offload.imports import after_import
@@ -53,6 +53,7 @@ def patch() -> None:
     green_poll: Any = gevent.select.poll
     green_poll.__init__ = _made_in_main_hub(green_poll.__init__)
     green_poll.poll = _poll(green_poll.poll)
+    epoll.epoll.poll = _epoll(epoll.epoll.poll)  # type: ignore[method-assign]
     setattr(select, "select", _select(select.select))  # noqa: B010
     selector: Any = gevent.selectors.GeventSelector
     for name in ("close", "modify", "register", "select", "unregister"):
@@ -177,6 +178,16 @@ def _poll(poll: Callable[..., Any]) -> Callable[..., Any]:
         if threads.is_offloaded():
             return _polled(self.fds, None if timeout is None or timeout < 0 else timeout / 1000)
         return poll(self, timeout)
+
+    return poll_here
+
+
+def _epoll(poll: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(poll)
+    def poll_here(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if threads.is_offloaded():
+            return self.native.poll(*args, **kwargs)
+        return poll(self, *args, **kwargs)
 
     return poll_here
 

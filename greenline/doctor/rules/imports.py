@@ -16,8 +16,7 @@ HARMLESS = {"gevent", "greenline", "os", "sys", "warnings", "__future__", "typin
 REPLACED = {
     "fcntl": ("flock", "lockf"),
     "os": ("system", "wait", "wait3", "wait4", "waitid", "waitpid"),
-    "select": ("epoll",),
-    "selectors": ("DefaultSelector", "EpollSelector"),
+    "selectors": ("DefaultSelector",),
     "socket": ("gethostbyaddr", "gethostbyname_ex", "getnameinfo"),
 }
 
