@@ -50,14 +50,22 @@ def wait(
     :returns: the result of *gen*.
     """
     until = None if timeout is None else monotonic() + timeout
-    try:
-        state = next(gen)
-        while True:
-            state = gen.send(_ready(fileno, state, interval, until))
-            _check(until)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+    result: list[T] = []
+    # Many end at once, as for each row of a COPY: a loop's end costs less than a StopIteration.
+    # After an interrupt psycopg goes on with *gen*: the traceback keeps *steps* and so it is open.
+    steps = _into(result, gen)
+    for state in steps:
+        try:
+            while True:
+                state = steps.send(_ready(fileno, state, interval, until))
+                _check(until)
+        except StopIteration:
+            break
+    return result[0]
+
+
+def _into(result: list[T], gen: Generator[int, int, T]) -> Generator[int, int]:
+    result.append((yield from gen))
 
 
 def wait_conn(

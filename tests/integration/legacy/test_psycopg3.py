@@ -47,6 +47,14 @@ ours.recv(1)
 print(waiting.wait(operation(1), ours.fileno(), interval=0.01), sent[5:])
 print(raised(waiting.wait, operation(*[1] * 100), ours.fileno(), interval=60, timeout=0.1))
 print(raised(within, 0.1))
+interrupted = operation(1, 1)
+gevent.spawn_later(0.1, gevent.getcurrent().throw, KeyboardInterrupt)
+try:
+    waiting.wait(interrupted, ours.fileno(), interval=60)
+except KeyboardInterrupt:
+    other.send(b"x")
+    print(waiting.wait(interrupted, ours.fileno(), interval=60), "after an interrupt")
+ours.recv(1)
 other.close()
 print(waiting.wait(operation(1), ours.fileno(), interval=60), sent[-1:])
 """
@@ -56,7 +64,10 @@ print(waiting.wait(operation(1), ours.fileno(), interval=60), sent[-1:])
     "begin", [[PATCHED, IMPORTED], [IMPORTED, PATCHED]], ids=["patched first", "imported first"]
 )
 def test_waits_in_the_hub(begin: list[str], tmp_path: Path) -> None:
-    """What is ready is sent to the operation; an interval, a timeout and a deadline end a wait."""
+    """What is ready is sent to the operation; an interval, a timeout and a deadline end a wait.
+
+    After an interrupt psycopg goes on with the operation.
+    """
     package = tmp_path / "psycopg"
     package.mkdir()
     for name, content in (("__init__", ""), ("waiting", WAITING), ("errors", ERRORS)):
@@ -68,5 +79,6 @@ def test_waits_in_the_hub(begin: list[str], tmp_path: Path) -> None:
         "42 [0]",
         "_WaitTimeout",
         "DeadlineExceeded",
+        "42 after an interrupt",
         "42 [1]",
     ]
