@@ -10,7 +10,8 @@ run in the caller's greenlet; other callbacks of the application (functions, ada
 run in the thread, with the caller's context variables. A hand-over costs more than a quick
 statement, and would keep the write lock held meanwhile. So a statement that was quick in the thread
 runs in the caller's greenlet the next time, if it can be ended at a limit and begun again in the
-thread, or touches one row. A commit that waits for the disk always runs in the thread.
+thread, or touches one row. A commit that waits for the disk always runs in the thread, and so does
+that of a change that was slow, or after which a commit was slow.
 """
 
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet

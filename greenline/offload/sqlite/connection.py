@@ -18,6 +18,7 @@ from greenline.offload.sqlite.busy import Retries, must_queue, waiting, wake, wo
 from greenline.offload.sqlite.cursor import Cursor
 from greenline.offload.sqlite.quick import (
     CLOSE,
+    COMMIT_AFTER,
     CONNECT,
     MAX_BLOCK_S,
     MAX_CHANGES,
@@ -69,6 +70,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     _trace: Any = None
     _yielded_s = 0.0
     _changes_before = 0  # total_changes at the begin of the transaction
+    _last_change = ""  # of the transaction: its text
     _is_large = False  # whether the transaction may have changed much
     _syncs: bool | None = None  # whether a commit waits for the disk
     _checkpoints = True
@@ -277,6 +279,9 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         if is_first and statement.keyword != "SELECT":
             self._changes_before = self.total_changes
             self._is_large = False
+            self._last_change = ""
+        if statement.changes:
+            self._last_change = statement.key
         database, keyword = self._database, statement.keyword
         # Those that wait for the write lock get it first. A connection that holds locks never
         # waits here.
@@ -317,7 +322,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         """Call *func* once."""
         own: Any = self._own
         key = statement.key
-        is_quick = key and self._paces.get(key, 0) >= MIN_QUICK_RUNS
+        pace = self._paces.get(key, 0)
+        is_quick = key and pace >= MIN_QUICK_RUNS
         commits = statement.commits or (begins and statement.changes and self._commits_itself())
         if (
             is_quick
@@ -338,11 +344,18 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         is_cleanup = statement.keyword == "ROLLBACK"
         if statement.is_large or (statement.changes and not statement.key):
             self._is_large = True
+        if commits and self._is_slow_commit():
+            key = COMMIT_AFTER + self._last_change
+        elif commits and self._is_large:
+            key = ""  # says nothing of the small ones
+        elif is_quick and commits:
+            key = COMMIT.key
         if key:
-            if is_quick and commits:
-                key = COMMIT.key
             func, args = measured, (self._paces, key, func, *args)
-        return own.call(func, *args, interrupt=interrupt, is_cleanup=is_cleanup)
+        result = own.call(func, *args, interrupt=interrupt, is_cleanup=is_cleanup)
+        if statement.changes and self._paces.get(statement.key, 0) <= min(pace, 0):
+            self._is_large = True  # it was slow, so its commit may be: an index of texts is written
+        return result
 
     def _may_be_here(self, statement: Statement, begins: bool, commits: bool) -> bool:
         """Return whether a quick statement may run in the caller's greenlet."""
@@ -364,6 +377,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         """Return whether the end of the transaction neither takes long nor waits for the disk."""
         if self._is_large or self.total_changes - self._changes_before > MAX_CHANGES:
             return False
+        if self._is_slow_commit():
+            return False
         if self._syncs is None:
             has_log = "wal" in str(_ask(self, "PRAGMA journal_mode"))
             has_others = _ask(self, "SELECT max(seq) FROM pragma_database_list") > TEMP
@@ -371,6 +386,9 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             self._checkpoint_pages = _ask(self, "PRAGMA wal_autocheckpoint")
             self._syncs = syncs or has_others
         return self._has_quick_commits()
+
+    def _is_slow_commit(self) -> bool:
+        return self._paces.get(COMMIT_AFTER + self._last_change, 0) < 0
 
     def _has_quick_commits(self) -> bool:
         return self._syncs is False and self._paces.get(COMMIT.key, 0) >= MIN_QUICK_RUNS
@@ -419,7 +437,10 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             if guard.has_tripped or guard.is_late():
                 # The thread measures it again: it may have been a collection of garbage.
                 runs = -SLOW_RUNS if guard.is_late(MAX_BLOCK_S) else MIN_QUICK_RUNS - 1
-                known[COMMIT.key if commits else statement.key] = runs
+                if commits:  # others are quick
+                    known[COMMIT_AFTER + self._last_change] = min(runs, -1)
+                else:
+                    known[statement.key] = runs
         return not guard.has_tripped
 
     def _set_checkpoints(self, does: bool) -> None:

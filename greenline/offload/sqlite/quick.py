@@ -28,6 +28,8 @@ MAX_QUERIES = 1000  # queries in paces, for each database
 SMALL = int | float | date | None  # types of values that are always small
 
 CONNECT, CLOSE = "connect", "close"  # keys of paces, besides the queries
+# And before the text of a change: below 0, the number of commits after it due in the thread.
+COMMIT_AFTER = "commit after "
 
 # By database and query: the number of quick runs in a row or, below 0, of runs due in the thread.
 paces: dict[str, dict[str, int]] = {}

@@ -13,13 +13,14 @@ import pytest
 from greenline.offload import threads
 from greenline.offload.sqlite import connection
 from greenline.offload.sqlite.connection import _ask
-from greenline.offload.sqlite.quick import MAX_BLOCK_S, MAX_SIZE, MIN_QUICK_RUNS
+from greenline.offload.sqlite.quick import MAX_BLOCK_S, MAX_SIZE, MIN_QUICK_RUNS, QUICK_S
 from greenline.offload.sqlite.statement import COMMIT
 from tests.unit.offload.sqlite.table import rows
 
 FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
 COUNT = FOREVER.replace("from n)", "from n where i < ?)")
 SLOW = f"select * from ({COUNT})"
+commit: Any = connection._Connection.commit
 SLOW_UPDATE = f"update row set number = ({COUNT})"
 INSERT = "insert into row values (?)"
 
@@ -255,7 +256,7 @@ def test_a_commit_of_much_runs_in_the_thread(
         log.execute("begin")
         log.execute(sql, values).fetchall()
         log.commit()
-    assert COMMIT.key in called[-1]
+    assert commit in called[-1]
 
 
 def test_what_has_blocked_the_hub_runs_in_the_thread_for_long(log: sqlite3.Connection) -> None:
@@ -279,6 +280,49 @@ def test_what_has_blocked_the_hub_runs_in_the_thread_for_long(log: sqlite3.Conne
     run(20)
     assert log._paces[insert] < -50  # type: ignore[attr-defined]
     assert rows(log)[-1] == 20
+
+
+def test_a_commit_of_a_slow_change_runs_in_the_thread(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may write much: FTS5 gathers the words of a text, and writes them at the commit."""
+
+    def work(number: int) -> int:
+        started_s = thread_time()
+        while thread_time() - started_s < 2 * QUICK_S:
+            pass
+        return number
+
+    log.create_function("work", 1, work, deterministic=True)
+    with handed_over(monkeypatch) as called:
+        log.execute("insert into row values (work(?))", (2,))
+        log.commit()
+        assert commit in called[-1]
+        called.clear()
+        commit_inserts(log, 10)
+    assert len(called) < 10  # a collection of garbage may make one slow
+
+
+def test_a_commit_that_was_late_runs_in_the_thread_after_the_same_change(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of other changes are as quick as before."""
+    other = "insert into row values (?) -- the other"
+    warm(log, lambda: log.execute(other, (2,)), other)
+    log.commit()
+    warm(log, lambda: commit_inserts(log, 1), INSERT, COMMIT.key)
+    log.execute(INSERT, (2,))
+    with monkeypatch.context() as patched:
+        patched.setattr(connection.Guard, "is_late", lambda *_: True)
+        log.commit()
+    with handed_over(monkeypatch) as called:
+        for _ in range(10):
+            log.execute(other, (2,))
+            log.commit()
+        assert len(called) < 10  # as above
+        log.execute(INSERT, (2,))
+        log.commit()
+    assert commit in called[-1]
 
 
 def test_the_thread_does_the_checkpoints(
