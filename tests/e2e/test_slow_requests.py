@@ -64,7 +64,7 @@ def test_what_takes_the_time_is_named(
     given = {"URL": empty_database, "GREENLINE_SLOW_MS": "300", "GREENLINE_POOL": pooled}
     with hosting(APP, *arguments, **given) as running:
         for query, name in (
-            ("each=0.01", r"100 times in watched_databases\.slow_report:\d+ \(SELECT pg_sleep"),
+            ("each=0.02", r"100 times in watched_databases\.slow_report:\d+ \(SELECT pg_sleep"),
             ("commit", r"in watched_databases\.slow_report:\d+ \(commit\)"),
         ):
             assert running.get(f"/postgres/{query[:4]}?{query}").status == 200

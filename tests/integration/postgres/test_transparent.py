@@ -1271,7 +1271,7 @@ def test_a_server_that_is_away_keeps_no_slot(url: str) -> None:
 
 def test_a_server_that_is_away_is_no_lack_of_connections(url: str) -> None:
     """Also where killed workers have left all slots taken, which only the server could free."""
-    away = f"host=127.0.0.1 port={free_port()} user=nobody dbname=none connect_timeout=2"
+    away = f"host=127.0.0.1 port={free_port()} user=nobody dbname=none connect_timeout=4"
     left = SlotTable(slot_table_path(server_of(away)))
     left.resize(10)
     for for_control in (True, False):
