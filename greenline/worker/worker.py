@@ -63,6 +63,7 @@ from greenline.hub import (
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
 from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
+from greenline.lifecycle.resources import close_at_exit
 from greenline.offload import fork, semaphores
 from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
 from greenline.telemetry import counters, log_format, shared_memory
@@ -155,6 +156,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def load_wsgi(self) -> None:
         """Load the application."""
+        close_at_exit(self._release)  # first, so that it runs after what the application registers
         with few_collections():
             super().load_wsgi()
 
@@ -318,6 +320,21 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                     "http2_cleartext: HTTP/1 requests of trusted peers are served by gunicorn, "
                     "without a limit, a queue and REQUEST_TIMEOUT"
                 )
+
+    def _release(self) -> None:
+        """
+        Release the application at the exit of this process, so that its objects are destroyed: the
+        rest of a file that it has not closed is written then.
+        """
+        # What is per thread and what is garbage is destroyed here: later, when the interpreter
+        # ends, destructors that log or use a thread-local fail.
+        self._handlers.retire_idle(self._handlers.idle())
+        gevent.sleep(0)  # they end
+        gevent.sleep(0)  # the loop drops their callbacks, which refer to them
+        gc.collect()
+        # Native threads keep this worker, and what is frozen is never collected.
+        del self.wsgi, self.app
+        gc.unfreeze()
 
     def _adopt_flask(self) -> None:
         # Before gc.freeze(), as applications behind a middleware are found by the collector.

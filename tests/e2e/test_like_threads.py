@@ -353,3 +353,43 @@ def test_what_a_view_has_begun_in_a_thread_is_done_before_the_end(
         running.process.send_signal(number)
         wait_until(lambda: not lives(worker), "the worker's end")
         assert re.findall("done .*", running.log) == ["done None"]
+
+
+UNCLOSED = """
+import itertools
+import threading
+
+of_all, of_one = open("of_all", "a"), threading.local()
+numbers = itertools.count(1)
+
+class Garbage:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        of_one.number = next(numbers)
+        of_all.write(f"destroyed {of_one.number}\\n")
+
+def app(environ, start_response):
+    if not hasattr(of_one, "file"):
+        of_one.file = open("of_one", "a")
+    for file in of_all, of_one.file:
+        file.write("asked\\n")
+    Garbage()
+    start_response("200 OK", [("Content-Length", "0")])
+    return []
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_file_that_is_not_closed_is_written_at_the_end(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """As on threads: its object is destroyed, and so is what only a collection finds."""
+    (tmp_path / "unclosed.py").write_text(UNCLOSED)
+    with hosting("unclosed:app", "--chdir", str(tmp_path)) as running:
+        (worker,) = running.workers()
+        running.process.send_signal(number)
+        wait_until(lambda: not lives(worker), "the worker's end")
+        assert (tmp_path / "of_one").read_text() == "asked\n"
+        assert (tmp_path / "of_all").read_text() == "asked\ndestroyed 1\n"
+        assert "Traceback" not in running.log
