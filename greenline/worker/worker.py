@@ -207,6 +207,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         for server in servers:
             server.close()
         drain.finish(self.conversations, self.proxy_s)
+        signals.finish(beat)
         tracing.end(drain)
         self._counters.flush()
         for one in list(self.conversations):

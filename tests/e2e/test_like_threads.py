@@ -392,4 +392,48 @@ def test_a_file_that_is_not_closed_is_written_at_the_end(
         wait_until(lambda: not lives(worker), "the worker's end")
         assert (tmp_path / "of_one").read_text() == "asked\n"
         assert (tmp_path / "of_all").read_text() == "asked\ndestroyed 1\n"
-        assert "Traceback" not in running.log
+        assert "Traceback" not in running.log, running.log
+
+
+SIGNALLED = """
+import signal
+import sys
+import threading
+
+has_ended, worker = threading.Event(), None
+
+def work():
+    has_ended.wait()
+
+def end(number, frame):
+    print("begun", flush=True)
+    has_ended.set()
+    worker.join()
+    threading.Event().wait(0.5)
+    print("done", flush=True)
+    sys.exit(0)
+
+worker = threading.Thread(target=work)
+worker.start()
+signal.signal(signal.SIGTERM, end)
+
+def app(environ, start_response):
+    is_kept = signal.getsignal(signal.SIGTERM) is end
+    start_response(f"{200 if is_kept else 500} It is", [("Content-Length", "0")])
+    return []
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_handler_of_the_application_may_wait(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """The signal interrupts the hub, which must not wait, or a request that ends at the time."""
+    (tmp_path / "signalled.py").write_text(SIGNALLED)
+    with hosting("signalled:app", PYTHONPATH=str(tmp_path)) as running:
+        (worker,) = running.workers()
+        assert running.get("/").status == 200
+        running.process.send_signal(number)
+        wait_until(lambda: not lives(worker), "the worker's end")
+        assert "done" in running.log
+        assert "Traceback" not in running.log, running.log
