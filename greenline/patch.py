@@ -14,7 +14,9 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import metadata
+from types import ModuleType
 from typing import Any
 
 import gevent.monkey
@@ -34,14 +36,19 @@ def patch_all() -> None:
     offload.patch()
 
 
+@cache
+def entry_points() -> Any:
+    """Return the entry points of all packages; an arbiter reads them for its workers."""
+    return metadata.entry_points()
+
+
 @contextmanager
 def gevent_patches() -> Iterator[None]:
     """Let gevent patch in the block, fast, and whatever was imported before."""
     # gevent looks for plugins 25 times while it patches, and each time Python reads a file of every
     # package: with 150 packages that takes 0.2 s of CPU time in each process that starts.
-    read = metadata.entry_points
-    found = read()
-    metadata.entry_points = lambda **selection: found.select(**selection)  # type: ignore[assignment]
+    read, found = metadata.entry_points, entry_points()
+    metadata.entry_points = lambda **selection: found.select(**selection)
     thread_locks.install()
     callers.install()
     sleep.install()
@@ -110,9 +117,13 @@ def keep_running_loops() -> None:
 
 def hook_uvloop() -> None:
     """Let uvloop make asyncio's loops, once the application imports it."""
-    from greenline.legacy import uvloop
 
-    uvloop.install()
+    def replace(module: ModuleType) -> None:
+        from greenline.legacy import uvloop  # imports asyncio, which few applications need
+
+        uvloop.replace(module)
+
+    after_import("uvloop", replace)
 
 
 def hook_psycopg2() -> None:

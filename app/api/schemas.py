@@ -30,6 +30,7 @@ class Schemas:
 
     def __init__(self) -> None:
         self.components: dict[str, Schema] = {}
+        self._found: dict[Any, Schema] = {}  # many operations name the same types
 
     def of(self, type_: Any) -> Schema:
         """
@@ -37,12 +38,13 @@ class Schemas:
 
         :raises ValueError: two different types have one name.
         """
-        # Several types may refer to one component, which msgspec then makes again, equal.
-        schema, found = _read(type_)
-        for name, component in found.items():
-            if self.components.setdefault(name, component) != component:
-                raise ValueError(f"two types are called {name}")
-        return schema
+        if type_ not in self._found:
+            # Several types may refer to one component, which msgspec then makes again, equal.
+            self._found[type_], found = _read(type_)
+            for name, component in found.items():
+                if self.components.setdefault(name, component) != component:
+                    raise ValueError(f"two types are called {name}")
+        return self._found[type_]
 
     def patch_of(self, type_: type[Struct]) -> Schema:
         """Return the schema of a merge patch of *type_*."""

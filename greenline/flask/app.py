@@ -33,7 +33,7 @@ from greenline.flask.decisions import DECIDED_BY, Decisions
 from greenline.flask.json import JSONProvider
 from greenline.flask.request import Request
 from greenline.flask.response import error_page
-from greenline.flask.routing import Map
+from greenline.flask.routing import LazyRule, Map
 
 
 class Flask(flask.Flask):
@@ -42,6 +42,7 @@ class Flask(flask.Flask):
     json_provider_class = JSONProvider
     request_class = Request
     url_map_class = Map
+    url_rule_class = LazyRule
     url_map: Map
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -7,7 +7,7 @@ other paths are left to Werkzeug.
 """
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -39,6 +39,20 @@ class Last(NamedTuple):
     fixed: Container[str]
     name: str
     converter: BaseConverter
+
+
+class LazyRule(Rule):
+    """A rule that is compiled to a function for building URLs when the first URL is built."""
+
+    def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
+        compile_builder = super()._compile_builder
+
+        def build(rule: Rule, **values: Any) -> tuple[str, str]:
+            builder = compile_builder(append_unknown)
+            setattr(rule, "_build_unknown" if append_unknown else "_build", builder.__get__(rule))
+            return builder(rule, **values)
+
+        return build
 
 
 class Map(WerkzeugMap):

@@ -11,14 +11,16 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from itertools import chain
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import gevent.monkey
 
 from greenline.hub.namespaces import namespaces
+
+BATCH = 50  # objects looked at together: few of them hold a lock
 
 _noted: list[Any] = []
 _applications: list[Any] = []
@@ -35,20 +37,34 @@ def native_kinds() -> dict[type, Callable[[], Any]]:
 
 
 def freeze() -> None:
-    """Exclude the objects that exist from collections; the arbiter does so before it forks."""
+    """Exclude the objects that exist from collections; an arbiter does so before it forks."""
+    if _noted:  # what comes later is little, and may be garbage one day
+        return
     _noted.append(_hooks_of_children())
     gc.collect()
-    kinds, local = native_kinds().keys(), gevent.monkey.get_original("threading", "local")
-    flask = sys.modules.get("flask.app")
-    of_flask = () if flask is None else flask.Flask
-    for each in gc.get_objects():
-        if issubclass(type(each), of_flask):
-            _applications.append(each)
-        held = gc.get_referents(each)
-        values = chain(held, *(one.values() for one in held if type(one) is dict))
-        if issubclass(type(each), local) or not kinds.isdisjoint(map(type, values)):
-            _noted.append(each)
+    # A function refers to the globals of its module, and to no lock itself.
+    every = [each for each in gc.get_objects() if type(each) is not FunctionType]
+    kinds = native_kinds().keys()
+    for start in range(0, len(every), BATCH):
+        batch = every[start : start + BATCH]
+        if _hold(batch, kinds):
+            _noted.extend(each for each in batch if _hold([each], kinds))
+    _noted.extend(_instances(every, gevent.monkey.get_original("threading", "local")))
+    if flask := sys.modules.get("flask.app"):
+        _applications.extend(_instances(every, flask.Flask))
     gc.freeze()
+
+
+def _hold(objects: list[Any], kinds: Set[type]) -> bool:
+    """Return whether one of the objects, or a dict of theirs, has a value of these kinds."""
+    held = gc.get_referents(*objects)
+    dicts = [one for one in held if type(one) is dict]
+    return not kinds.isdisjoint(map(type, chain(held, gc.get_referents(*dicts))))
+
+
+def _instances(objects: list[Any], base: type) -> list[Any]:
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, base)}
+    return [each for each in objects if type(each) in kinds] if kinds else []
 
 
 def objects() -> Iterator[Any]:

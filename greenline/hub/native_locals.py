@@ -9,7 +9,6 @@ microsecond or two, and is done only where such a module was imported.
 """
 
 import ctypes
-from collections.abc import Iterator
 from typing import Any
 
 import gevent.monkey
@@ -31,11 +30,11 @@ def holders() -> list[str]:
     return sorted(
         {
             name
-            for name, value in _globals()
+            for name, namespace in namespaces()
+            if not name.startswith(OURS) and not keeps_originals_on_purpose(name)
+            for value in list(namespace.values())
             # Not isinstance(): a proxy may answer for another object, or have outlived its own.
             if issubclass(value if issubclass(type(value), type) else type(value), native)
-            and not keeps_originals_on_purpose(name)
-            and not name.startswith(OURS)
         }
     )
 
@@ -57,7 +56,12 @@ def install() -> None:
         for each in inherited.objects()
         if issubclass(type(each), native) and type(each).__module__.startswith("gevent.")
     }
-    kept |= {_key(value) for name, value in _globals() if name.startswith(OURS)}
+    kept |= {
+        _key(value)
+        for name, namespace in namespaces()
+        if name.startswith(OURS)
+        for value in list(namespace.values())
+    }
 
     def exchange(_event: str, greenlets: tuple[Any, Any]) -> None:
         origin, target = greenlets
@@ -74,13 +78,6 @@ def install() -> None:
             of_thread.update(theirs)
 
     greenlet.settrace(exchange)
-
-
-def _globals() -> Iterator[tuple[str, Any]]:
-    """Yield the name of each module with each of its globals."""
-    for module, namespace in namespaces():
-        for value in list(namespace.values()):
-            yield module, value
 
 
 def _native() -> Any:

@@ -12,19 +12,13 @@ from functools import cache
 from types import ModuleType
 from typing import Any, TypeVar
 
-from greenline.offload.imports import after_import
-
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 
-def install() -> None:
-    """Replace uvloop's functions, once the application imports it."""
-    after_import("uvloop", _replace)
-
-
-def _replace(uvloop: ModuleType) -> None:
+def replace(uvloop: ModuleType) -> None:
+    """Replace uvloop's functions."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         policy: Any = getattr(asyncio, "DefaultEventLoopPolicy", None)
     # The last two are names that uvloop may have, and makes when they are asked for.

@@ -26,6 +26,7 @@ from greenline.http.gunicorn_compat import (
 )
 from greenline.hub import deadline, inherited
 from greenline.offload import fork
+from greenline.patch import entry_points
 from greenline.telemetry import counters, log_format, redaction, shared_memory
 from greenline.worker.dry_run import DryRun
 from greenline.worker.ops_process import OpsProcess
@@ -82,6 +83,12 @@ def attend(cfg: Any) -> None:
         cfg.set("post_fork", partial(_post_fork, cfg.post_fork))
 
 
+def prepare_to_fork() -> None:
+    """Do once in the arbiter what each of its children would do: call it before the first fork."""
+    entry_points()
+    inherited.freeze()
+
+
 def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
     try:
         # Checked in the arbiter: workers would boot and exit in an endless loop. Not earlier:
@@ -96,9 +103,7 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
     # Until a booting worker sets its own handlers, signals go to its copy of this queue.
     worker.early_signals = signal_queue(server)
     hook(server, worker)
-    # Once: what comes later is little, and may be garbage one day.
-    if worker.age == 1:
-        inherited.freeze()
+    prepare_to_fork()
     fork.note_worker()  # last: the hook may fork other children
 
 

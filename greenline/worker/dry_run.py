@@ -39,6 +39,11 @@ def try_application(server: Any) -> None:
     """
     if server.cfg.reload:  # its workers wait for the next change of the code
         return
+    if hasattr(server.cfg.worker_class, "prepare_libraries"):  # GreenWorker's
+        # Not at the top: it imports gevent, which other worker classes need not.
+        from greenline.worker.arbiter import prepare_to_fork
+
+        prepare_to_fork()
     dry_run = DryRun(server)
     while (status := dry_run.status()) is None:
         time.sleep(POLL_S)

@@ -28,6 +28,14 @@ def test_the_installed_packages_are_read_once() -> None:
     assert said == "True gevent._socket3\n"
 
 
+def test_asyncio_is_imported_by_applications_alone() -> None:
+    """Few need it, and each worker would import it at its start."""
+    code = "import sys; from greenline.patch import patch_all; patch_all(); print(*sys.modules)"
+    imported = support.run(["python", "-c", code], {}).stdout.split()
+    assert "gevent.monkey" in imported
+    assert "asyncio" not in imported
+
+
 def test_the_same_plugins_are_found() -> None:
     """By group; and the original function is there again afterwards."""
     original = metadata.entry_points

@@ -33,6 +33,22 @@ def test_locks_of_what_was_frozen_are_exchanged() -> None:
     assert said == "True True\ngreenline greenline queue greenline greenline threading threading\n"
 
 
+TWICE = """
+import gc, threading
+from greenline.hub import inherited
+inherited.freeze()
+late = [threading.RLock()]
+inherited.freeze()
+print(any(each is late for each in gc.get_objects()))
+"""
+
+
+def test_objects_are_frozen_once() -> None:
+    """For the dry run; what is made between it and the first worker is little."""
+    said = run(["python", "-c", TWICE], {"PYTHONPATH": str(CHECKOUT)}).stdout
+    assert said == "True\n"
+
+
 HOOKS = """
 import os
 from greenline.hub import inherited
