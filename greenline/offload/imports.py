@@ -58,3 +58,8 @@ def after_import(module: str, action: Action) -> None:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     _finder.actions.setdefault(module, []).append(action)
+
+
+def forget_actions() -> None:
+    """Import the modules of :func:`after_import` as any other, in a child that runs a command."""
+    _finder.actions.clear()
