@@ -360,7 +360,7 @@ def _imported(uses: Iterable[Use]) -> Iterator[str]:
     """Yield the requirements that the imports stand for."""
     packages = installed_packages()
     for name in {each.name.partition(".")[0] for each in uses} - set(sys.stdlib_module_names):
-        yield from packages.get(name, ())
+        yield from (each.name for each in packages.get(name, ()))
 
 
 def _closure(wanted: Iterable[str]) -> dict[str, Distribution | None]:

@@ -1,11 +1,12 @@
 """greenline.doctor.requirements: what a project's files declare."""
 
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from greenline.doctor.requirements import declared
+from greenline.doctor.requirements import declared, installed_packages
 
 PROJECT = """
 [project]
@@ -110,3 +111,11 @@ def test_what_cannot_be_read_declares_nothing(tmp_path: Path, text: str) -> None
     for name in ("pyproject.toml", "setup.cfg", "setup.py"):
         (tmp_path / name).write_text(text, "latin-1")
     assert names(tmp_path) == []
+
+
+def test_packages_are_those_of_the_standard_library() -> None:
+    """By top_level.txt, by the list of files, and by that of an egg."""
+    found = installed_packages()
+    assert {name: sorted(each.name for each in found[name]) for name in found} == {
+        name: sorted(names) for name, names in packages_distributions().items()
+    }
