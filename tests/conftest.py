@@ -1,5 +1,6 @@
 """Hypothesis, the time of gevent's loop, and Ctrl-C, for all tests."""
 
+import gc
 import signal
 
 import gevent
@@ -13,6 +14,13 @@ settings.load_profile("greenline")
 
 # A shell's job in the background ignores SIGINT, and what it starts would ignore it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems() -> None:
+    # Once for each file of tests.side_by_side. What was imported stays: a collection of garbage,
+    # of which tests ask for many, need not look at it.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup() -> None:

@@ -17,11 +17,11 @@ from greenline.mongo.limits import read_max_connections
 from greenline.mongo.options import MIN_POOL_SIZE
 from tests.helpers.connections import drivers_threads
 from tests.helpers.proxy import Proxy
-from tests.helpers.support import wait_until
+from tests.helpers.support import IS_LONG, wait_until
 from tests.integration.conftest import Connect, First, first_by_command, first_by_cursor
 
-# A quarter of a minute. A longer form: KILL_ROUNDS=100000 make test ARGS="-k killed"
-KILL_ROUNDS = int(os.environ.get("KILL_ROUNDS", "10000"))
+# A longer form yet: KILL_ROUNDS=100000 make test ARGS="-k killed"
+KILL_ROUNDS = int(os.environ.get("KILL_ROUNDS", "10000" if IS_LONG else "5000"))
 AT_ONCE = 20
 
 
