@@ -115,6 +115,7 @@ def test_what_cannot_be_read_declares_nothing(tmp_path: Path, text: str) -> None
 
 def test_packages_are_those_of_the_standard_library() -> None:
     """By top_level.txt, by the list of files, and by that of an egg."""
+    installed_packages.cache_clear()  # another test's packages
     found = installed_packages()
     assert {name: sorted(each.name for each in found[name]) for name in found} == {
         name: sorted(names) for name, names in packages_distributions().items()
