@@ -300,7 +300,8 @@ MAX_WAITING = Variable(
     "GREENLINE_MAX_WAITING",
     optional(whole(0)),
     "",
-    "requests that may wait beyond those; one more is a 503; unset: all, unless it is an overload",
+    "requests that may wait beyond those, or for their turn to compute; one more is a 503; unset: "
+    "all, unless it is an overload",
 )
 MAX_WAIT = Variable(
     "GREENLINE_MAX_WAIT",

@@ -159,8 +159,9 @@ class ConcurrencyLimiter:
         return self._in_progress < self._limit.value
 
     def acquire(
-        self, environ: dict[str, Any], sock: socket.socket, queued: QueuedRequest | None = None
-    ) -> float | None:
+        self, environ: dict[str, Any], sock: socket.socket, queued: QueuedRequest | None = None,
+        in_turn: Callable[[Callable[[], object]], object] | None = None,
+    ) -> float | None:  # fmt: skip
         """
         Admit a request, at once or after a wait in the queue.
 
@@ -170,6 +171,8 @@ class ConcurrencyLimiter:
         :param sock: the client's socket, which is watched during the wait.
         :param queued: what :meth:`enqueue` has returned; its wait has ended. Default None: the
             calling greenlet waits.
+        :param in_turn: calls a function when it is the request's turn to compute. Default None: it
+            takes no turn.
         :returns: the time of the admission, for :meth:`release`; None: the request is exempt.
         :raises Overloaded: the queue is full, or the request has waited too long.
         :raises RequestTimeout: the request has waited until its deadline.
@@ -179,10 +182,10 @@ class ConcurrencyLimiter:
             if environ["PATH_INFO"] in self._exempt:
                 return None
             self._note_arrival()
-            if self._in_progress < self._limit.value:
+            if in_turn is None and self._in_progress < self._limit.value:
                 self._in_progress += 1
                 return monotonic()
-            queued = self._wait(environ, sock)
+            queued = self._wait(environ, sock, in_turn)
         environ[WAITS_FOR] = None
         admitted = monotonic()
         environ.setdefault(SPENT, {})["queued"] = admitted - queued.came_s
@@ -301,14 +304,19 @@ class ConcurrencyLimiter:
         self._for_place += not takes_turn
         return queued
 
-    def _wait(self, environ: dict[str, Any], sock: socket.socket) -> QueuedRequest:
+    def _wait(
+        self, environ: dict[str, Any], sock: socket.socket,
+        in_turn: Callable[[Callable[[], object]], object] | None,
+    ) -> QueuedRequest:  # fmt: skip
         """Queue the request of this greenlet; return when its wait has ended."""
         if self._is_full():
             self._refused += 1
             is_full = len(self._waiting) >= self._max_waiting
             raise Overloaded(reason=QUEUE_FULL if is_full else OVERLOAD)
         waiter: Waiter[None] = Waiter()
-        queued = self._queue(environ, sock, partial(wake, waiter))
+        queued = self._queue(environ, sock, partial(wake, waiter), in_turn is not None)
+        if in_turn is not None:
+            in_turn(lambda: self.admit(queued) and queued.resume())
         try:
             waiter.get()
         except BaseException:

@@ -175,6 +175,7 @@ class _Loop(asyncio.SelectorEventLoop):
         finally:
             first_step = self._first_steps.pop(id(context))
         # As run_forever() does: a generator that begins in the first step is closed by the loop.
+        before = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)  # type: ignore[attr-defined]
         asyncio._set_running_loop(self)
         try:
@@ -183,7 +184,7 @@ class _Loop(asyncio.SelectorEventLoop):
             pass  # the task keeps it as its result
         finally:
             asyncio._set_running_loop(None)
-            sys.set_asyncgen_hooks(None, None)
+            sys.set_asyncgen_hooks(*before)
         return task
 
     def _run(self) -> None:

@@ -8,10 +8,9 @@ no application code, and an idle client connection holds no handler.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from math import inf
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any
 
 import gevent
@@ -52,17 +51,18 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
     def _run(self) -> None:
         idle = self._idle
         while True:
-            self._clock = clock = self._turns.clock
+            self._clock = clock = self._turns.clock(self.request)
             self._computed_s, self._since_s = 0.0, clock()
             try:
                 self.work(*self.arguments)  # type: ignore[misc]
             except BaseException as error:  # run() raises it in the calling greenlet
                 self.failure = error
-            if (computed_s := clock() - self._since_s) > self._computed_s:
+            if (computed_s := self._clock() - self._since_s) > self._computed_s:
                 self._computed_s = computed_s
             self._since_s = inf
-            if self.request is not None and (self._computed_s >= LONG_S or self._turns.pages):
-                self._turns.note(self.request, self._computed_s, clock)
+            # Also if it was short, where all of it was measured.
+            if clock is thread_time or self._computed_s >= LONG_S:
+                self._note()
             self.work, self.arguments, self.request = None, (), None
             # Critical section: no greenlet switch between here and the switch to the caller.
             idle.append(self)
@@ -84,21 +84,35 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         self._since_s = inf
         if computed_s > self._computed_s:
             self._computed_s = computed_s
+            if computed_s >= LONG_S:
+                self._note()  # now: a stream may go on for hours
 
     def take_turn(self) -> None:
         """Go on after a wait, in its turn if it serves a page that computes for long."""
         turns = self._turns
-        if turns.pages and self.request is not None and turns.must_wait(self.request):
+        if self._clock is thread_time and turns.must_wait(self.request):
             waiter: Waiter[None] = Waiter()
             turns.wait(self.request, partial(waiter.switch, None), has_begun=True)
-            # What it has waited for came in time: a socket's timeout that ends meanwhile is none.
-            with suppress(TimeoutError):
+            try:
                 waiter.get()
+            except TimeoutError as error:
+                # What it has waited for came in time: a socket's timeout that ends meanwhile is
+                # none. That of a deadline is of a class of its own.
+                if type(error) is not TimeoutError:
+                    raise
         self.go_on()
 
     def go_on(self) -> None:
         """Note that a wait has ended."""
         self._since_s = self._clock()
+
+    def _note(self) -> None:
+        if self.request is None:
+            return
+        self._turns.note(self.request, self._computed_s, self._clock)
+        clock = self._turns.clock(self.request)
+        if clock is not self._clock:
+            self._clock, self._computed_s = clock, 0.0
 
 
 def install() -> None:

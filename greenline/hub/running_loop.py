@@ -17,8 +17,8 @@ from typing import Any
 from gevent import getcurrent
 
 # gevent calls ``switch_out`` of a greenlet that switches to the hub, and looks up ``switch`` and
-# ``throw`` of the greenlet that it resumes, all on the instance. So only a greenlet that runs a
-# loop has an overhead, and one that has not waited yet no more than the first of them.
+# ``throw`` of a greenlet that it resumes, some of them before that greenlet waits; all on the
+# instance. So only a greenlet that runs a loop has an overhead.
 HOOKS = ("switch_out", "switch", "throw")
 
 _get_in_thread = events._get_running_loop
@@ -83,11 +83,13 @@ def _set_running_loop(loop: Any) -> None:
     greenlet = getcurrent()
     hooks = greenlet.__dict__
     if loop is not None:
-        hooks["switch_out"] = _RunningLoop(greenlet, loop).switch_out
+        running = _RunningLoop(greenlet, loop)
+        hooks["switch_out"] = running.switch_out
+        hooks["switch"], hooks["throw"] = running.switch, running.throw
     elif "switch_out" in hooks:
         hooks["switch_out"].__self__.leave()
         for name in HOOKS:
-            hooks.pop(name, None)
+            del hooks[name]
     else:
         _set_in_thread(None)
 
@@ -139,9 +141,6 @@ class _RunningLoop:
         own = getattr(type(self._greenlet), "switch_out", None)
         if own is not None:
             own(self._greenlet)
-        hooks = self._greenlet.__dict__
-        if "switch" not in hooks:
-            hooks["switch"], hooks["throw"] = self.switch, self.throw
 
     def switch(self, *args: Any, **kwargs: Any) -> Any:
         self.enter()

@@ -4,8 +4,8 @@ Run the handlers of pages that compute for long one after the other, behind all 
 A thread that computes is interrupted after 5 ms; a greenlet keeps its worker until it waits. If
 twenty clients ask for pages that compute for 10 ms, a small page would wait for all that became
 ready before it. So a page that has computed for long without a wait takes turns, at its start and
-after each wait for a socket: one in each round of the event loop, behind the others of that round.
-A small page waits for one of them.
+after its waits for sockets and sleeps: one in each round of the event loop, or as many as take the
+time that all others of the round had. A small page waits for one of them, as a rule.
 
 Their order is that in which they would end if they shared the processor, by the virtual time of
 fair queueing (Demers, Keshav and Shenker, 1989): a page of 3 ms is not behind all of 30.
@@ -28,7 +28,8 @@ SLICE_S = 0.001  # so long they run between two looks at the sockets, if each ha
 SMOOTHING = 4  # requests
 MAX_PAGES = 256
 MAX_PATH, MAX_PARTS = 200, 4  # characters and parts of a path that tell pages apart
-NUMBER = re.compile(r"[^/]*\d[^/]*")
+MAX_SHARES = 16  # of the processor, as threads would have: more that wait slow a long one no more
+DIGIT = re.compile(r"\d")
 
 Page = tuple[str, int, str]
 
@@ -37,19 +38,13 @@ Page = tuple[str, int, str]
 def page_of(method: str, path: str) -> Page:
     """Return what requests have in common that take about the same time."""
     # An application's routes are not known here: parts with digits are taken for identifiers.
-    parts = NUMBER.sub("0", path[:MAX_PATH]).split("/", MAX_PARTS)[:MAX_PARTS]
+    parts = path[:MAX_PATH].split("/", MAX_PARTS)[:MAX_PARTS]
+    parts = ["0" if DIGIT.search(part) else part for part in parts]
     return method, path.count("/"), "/".join(parts)
 
 
 class Turns:
-    """
-    Remember which pages compute for long, and let their requests wait. Call from one thread.
-
-    :ivar clock: measures in seconds how long a request computes. A page that has taken long by the
-        monotonic clock is measured by the processor time of its next requests, which is exact and
-        takes longer to read: another process may have had the processor, and the first request of
-        a page may import modules.
-    """
+    """Remember which pages compute for long, and let their requests wait. Call from one thread."""
 
     def __init__(self) -> None:
         self._hub = gevent.get_hub()
@@ -65,7 +60,20 @@ class Turns:
         # was measured; those that were requested of late.
         self.pages: dict[Page, float] = {}
         self._used: set[Page] = set()
-        self.clock = monotonic
+
+    def clock(self, request: Any) -> Callable[[], float]:
+        """
+        Return what measures in seconds how long *request* computes.
+
+        A page that has taken long by the monotonic clock is measured by the processor's time at its
+        next requests, which is exact and takes longer to read: another process may have had the
+        processor, and the first request of a page may import modules.
+
+        :param request: has a ``method`` and a ``path``; None: it is of no page.
+        """
+        if not self.pages or request is None:
+            return monotonic
+        return thread_time if page_of(request.method, request.path) in self.pages else monotonic
 
     def must_wait(self, request: Any) -> bool:
         """
@@ -93,9 +101,11 @@ class Turns:
         """
         now = monotonic()
         self._advance(now)
-        # One that has begun is before later ones, so that few are in progress.
-        computes_s = self.pages.get(page_of(request.method, request.path)) or LONG_S
-        ends_s = self._virtual_s + (0.0 if has_begun else computes_s)
+        page = page_of(request.method, request.path)
+        self._used.add(page)
+        computes_s = self.pages.get(page) or LONG_S
+        # One that has begun is before others of its page, so that few are in progress.
+        ends_s = self._virtual_s + (computes_s if has_begun else 2 * computes_s)
         heappush(self._waiting, (ends_s, next(self._numbers), has_begun, go_on))
         if not self._round.active:
             self._ended_s = now
@@ -114,25 +124,34 @@ class Turns:
         page = page_of(request.method, request.path)
         before_s = self.pages.get(page)
         if before_s is None:
-            if computed_s >= LONG_S and len(self.pages) < MAX_PAGES:
-                self.pages[page] = 0.0
+            if computed_s < LONG_S or not self._has_place():
+                return
+            self.pages[page] = 0.0
         elif clock is thread_time:
             change_s = computed_s - before_s
             found_s = before_s + (change_s / SMOOTHING if before_s else change_s)
-            self.pages[page] = found_s
             if found_s < (LONG_S / 2 if before_s else LONG_S):
                 del self.pages[page]
+                return
+            self.pages[page] = found_s
         self._used.add(page)
-        self.clock = thread_time if self.pages else monotonic
 
     def forget_unused(self) -> None:
         """Forget the pages that were not requested since the last call."""
         self.pages = {page: each for page, each in self.pages.items() if page in self._used}
         self._used.clear()
-        self.clock = thread_time if self.pages else monotonic
+
+    def _has_place(self) -> bool:
+        """Return whether another page can be remembered, instead of one that was not measured."""
+        if len(self.pages) >= MAX_PAGES:
+            unmeasured = next((page for page, each in self.pages.items() if not each), None)
+            if unmeasured is None:
+                return False
+            del self.pages[unmeasured]
+        return True
 
     def _advance(self, now: float) -> None:
-        self._virtual_s += (now - self._advanced_s) / max(len(self._waiting), 1)
+        self._virtual_s += (now - self._advanced_s) / min(max(len(self._waiting), 1), MAX_SHARES)
         self._advanced_s = now
 
     def _next(self) -> None:

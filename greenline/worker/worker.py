@@ -11,7 +11,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -466,7 +466,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 queued = connection.queued
                 if queued is not None:
                     connection.queued = None
-                admitted = self._limiter.acquire(environ, connection.sock, queued)
+                in_turn = None if in_handler else self._in_turn(request)
+                admitted = self._limiter.acquire(environ, connection.sock, queued, in_turn)
             except Overloaded as error:
                 self._counters.count(("refused", error.reason))
                 if connection.withholds_body():
@@ -531,11 +532,20 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self._report_failed_stream(environ, req, response, "500 Internal Server Error", started)
             raise
 
+    def _in_turn(self, request: Any) -> Callable[[Callable[[], object]], object] | None:
+        """Return what calls a function when it is the turn of *request*; None: it takes none."""
+        turns = self._handlers.turns
+        if turns.pages and turns.must_wait(request):
+            return partial(turns.wait, request)
+        return None
+
     def _answer_stream(
         self, environ: dict[str, Any], response: Any, started: float, request: Any
     ) -> None:
         try:
-            admitted = self._limiter.acquire(environ, environ["gunicorn.socket"])
+            admitted = self._limiter.acquire(
+                environ, environ["gunicorn.socket"], in_turn=self._in_turn(request)
+            )
         except Overloaded as error:
             self._counters.count(("refused", error.reason))
             self._run(refuse, environ, response, started, request)

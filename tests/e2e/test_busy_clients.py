@@ -38,11 +38,19 @@ def test_between_two_turns_of_another_client_are_few_of_the_busy_one(said: bytes
     assert 0 < median(after - before for before, after in pairwise(seen)) < 25
 
 
-@pytest.mark.parametrize("path", ["/compute/0.01", "/read-and-compute/0.01"])
-def test_a_small_page_waits_for_one_of_many_that_compute(path: str) -> None:
-    """Two dozen clients ask for those all the time, without a wait and with one before."""
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        pytest.param("/compute/0.01", "", id="at once"),
+        pytest.param("/read-and-compute/0.01", "", id="after a wait"),
+        # Only gunicorn's parser judges such a name: the client has a greenlet of its own then.
+        pytest.param("/compute/0.01", "X_Y: z\r\n", id="in its own greenlet"),
+    ],
+)
+def test_a_small_page_waits_for_one_of_many_that_compute(path: str, headers: str) -> None:
+    """Two dozen clients ask for those all the time."""
     with hosting("tests.e2e.threaded:app") as running:
-        load = Load(("127.0.0.1", running.port), clients=24, path=path)
+        load = Load(("127.0.0.1", running.port), clients=24, path=path, headers=headers)
         connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
 
         def computed() -> int:

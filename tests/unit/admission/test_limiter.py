@@ -2,7 +2,7 @@
 
 import gc
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import monotonic
 from weakref import ref
@@ -371,6 +371,22 @@ def test_one_whose_turn_has_come_waits_for_a_place_before_later_ones(
     assert not limiter.admit(first)
     limiter.release(limiter.acquire(BOOKS.copy(), clients[1].sock, first))
     wait_until(lambda: len(resumed) == 2, "the other one")
+
+
+def test_a_greenlet_may_wait_for_its_turn(clients: list[Client]) -> None:
+    """And is refused, where too many wait; else it would overtake them."""
+    limiter = ConcurrencyLimiter(Fixed(2), max_waiting=1, max_wait_s=LONG_S)
+    turns: list[Callable[[], object]] = []
+    first = gevent.spawn(limiter.acquire, BOOKS.copy(), clients[0].sock, in_turn=turns.append)
+    wait_until(lambda: turns, "the wait")
+    with pytest.raises(Overloaded):
+        limiter.acquire(BOOKS.copy(), clients[1].sock, in_turn=turns.append)
+    (place,) = busy(limiter, clients[2])
+    assert not first.ready()
+    turns[0]()
+    limiter.release(first.get(timeout=40))
+    limiter.release(place)
+    assert (limiter.stats()["in_progress"], limiter.stats()["waiting"]) == (0, 0)
 
 
 @pytest.mark.parametrize("ends", ["too late", "disconnected", "interrupted"])

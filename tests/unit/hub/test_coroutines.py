@@ -13,6 +13,8 @@ from typing import Any
 
 import flask
 import gevent
+import gevent.event
+import gevent.lock
 import greenlet
 import pytest
 from gevent.server import StreamServer
@@ -263,6 +265,28 @@ def test_a_first_step_that_blocks_leaves_the_loop_to_others() -> None:
     assert asyncio._get_running_loop() is None
     assert at_once(to_sync(nap), 3) == ["rested"] * 3
     assert blocked.get(timeout=40)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda: gevent.event.Event().wait(0.01),
+        lambda: gevent.lock.Semaphore(0).acquire(timeout=0.01),
+        lambda: socket.getaddrinfo("localhost", 80),
+        lambda: gevent.spawn(gevent.sleep, 0.01).get(),
+    ],
+    ids=["an event", "a semaphore", "a name", "a greenlet"],
+)
+def test_a_first_step_may_block_for_whatever_it_is(wait: Callable[[], object]) -> None:
+    """Some waits look up how to resume the greenlet before it leaves its loop."""
+
+    async def block() -> bool:
+        task = asyncio.current_task()
+        wait()
+        await asyncio.sleep(0.01)
+        return asyncio.current_task() is task and asyncio.get_running_loop() is task.get_loop()
+
+    assert run(block())
 
 
 def test_what_a_first_step_starts_goes_on() -> None:
