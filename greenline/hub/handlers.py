@@ -33,18 +33,18 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
 
     # Whether it waits for something that no other request holds; lock_waits does not count it then.
     awaits_work = False
+    request: Any = None
+    _clock: Callable[[], float] = staticmethod(monotonic)
+    # Since when it computes; infinite while it waits, and after a wait whose end is not seen.
+    _since_s = inf
+    _computed_s = 0.0  # the longest time without a wait, of this work
 
     def __init__(self, idle: "list[Handler]", turns: Turns) -> None:
         super().__init__()
         self._idle = idle
         self._turns = turns
-        self._clock: Callable[[], float] = monotonic
-        # Since when it computes; infinite while it waits, and after a wait whose end is not seen.
-        self._since_s = inf
-        self._computed_s = 0.0  # the longest time without a wait, of this work
         self.work: Callable[..., object] | None = None
         self.arguments: tuple[Any, ...] = ()
-        self.request: Any = None
         self.caller: Any = None
         self.failure: BaseException | None = None
 

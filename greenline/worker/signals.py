@@ -27,6 +27,7 @@ from greenline.lifecycle.drain import TICK_S
 log = logging.getLogger(__name__)
 
 _in_progress: "set[gevent.Greenlet[Any, Any]]" = set()
+_is_ending = False  # the worker: a SystemExit would interrupt what it still has to do
 set_handler = signal.signal  # for the worker's own handlers, which any greenlet may run
 
 
@@ -37,6 +38,12 @@ def keep_to_main_greenlet() -> None:
     # asyncio calls this first. Signal numbers would be written to the descriptor even after it was
     # closed and its number reused.
     signal.set_wakeup_fd = _kept(signal.set_wakeup_fd, "set_wakeup_fd")
+
+
+def ignore_exits() -> None:
+    """Ignore SystemExit of handlers from now on: the worker ends."""
+    global _is_ending
+    _is_ending = True
 
 
 def finish(beat: Callable[[], object]) -> None:
@@ -72,6 +79,10 @@ class _Handler:
     def _run(self, number: int, frame: Any) -> None:
         try:
             self.handler(number, frame)
+        except SystemExit:
+            if not _is_ending:
+                ignore_exits()  # of others at the same time
+                raise
         except Exception:
             log.exception("a signal handler raised an exception")
 

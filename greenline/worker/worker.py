@@ -196,6 +196,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self._counters.read_gauges()
             self._release_streams()
 
+        signals.ignore_exits()
         drain = Drain(self.cfg.graceful_timeout, beat)
         # Keep accepting for a moment: /readyz fails by now, and the load balancer needs time to
         # notice. A worker that is replaced need not wait.
