@@ -150,13 +150,11 @@ class Legacy:
         rows: dict[str, list[report.Row]] = {who: [] for who in servers}
         self._rounds_of(work, servers, clients, rows)
         verdicts = judge(work, rows)
-        for again in range(MAX_REPEATS if self._is_judged else 0):
+        for _ in range(MAX_REPEATS if self._is_judged else 0):
             is_missed = any(each.kept is False for each in verdicts)
             if not is_missed or monotonic() >= self._no_more_repeats_s:
                 break
-            print(
-                f"{work.name}, {clients} clients, repeat {again + 1}", file=sys.stderr, flush=True
-            )
+            print(f"{work.name}, {clients} clients, again", file=sys.stderr, flush=True)
             best = best_peer(together(rows))
             pair = {who: servers[who] for who in (OURS, best.who)}
             self._restart(work, pair.values())

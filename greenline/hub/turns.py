@@ -105,7 +105,7 @@ class Turns:
         self._used.add(page)
         computes_s = self.pages.get(page) or LONG_S
         # One that has begun is before others of its page, so that few are in progress.
-        ends_s = self._virtual_s + (computes_s if has_begun else 2 * computes_s)
+        ends_s = self._virtual_s + (computes_s / 2 if has_begun else computes_s)
         heappush(self._waiting, (ends_s, next(self._numbers), has_begun, go_on))
         if not self._round.active:
             self._ended_s = now
