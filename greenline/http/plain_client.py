@@ -201,7 +201,7 @@ class PlainClient(Client):
             wait.until = NEVER
             wait.end = _no_wait  # a handler that ends must not be kept
         if type(waiter) is Handler:
-            waiter.take_turn()
+            waiter.go_on()
 
 
 class _Wait:

@@ -14,7 +14,7 @@ from time import monotonic, thread_time
 from typing import Any
 
 import gevent
-from gevent.hub import Hub, Waiter
+from gevent.hub import Hub
 from greenlet import getcurrent, greenlet
 
 from greenline.hub.turns import LONG_S, Turns
@@ -87,21 +87,6 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
             if computed_s >= LONG_S:
                 self._note()  # now: a stream may go on for hours
 
-    def take_turn(self) -> None:
-        """Go on after a wait, in its turn if it serves a page that computes for long."""
-        turns = self._turns
-        if self._clock is thread_time and turns.must_wait(self.request):
-            waiter: Waiter[None] = Waiter()
-            turns.wait(self.request, partial(waiter.switch, None), has_begun=True)
-            try:
-                waiter.get()
-            except TimeoutError as error:
-                # What it has waited for came in time: a socket's timeout that ends meanwhile is
-                # none. That of a deadline is of a class of its own.
-                if type(error) is not TimeoutError:
-                    raise
-        self.go_on()
-
     def go_on(self) -> None:
         """Note that a wait has ended."""
         self._since_s = self._clock()
@@ -116,15 +101,15 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
 
 
 def install() -> None:
-    """Let handlers take turns after each wait for a watcher; call it once in a process."""
-    setattr(Hub, "wait", _wait_in_turn)  # noqa: B010
+    """Let handlers note the end of each wait for a watcher; call it once in a process."""
+    setattr(Hub, "wait", _noted_wait)  # noqa: B010
 
 
-def _wait_in_turn(self: Hub, watcher: Any) -> None:
+def _noted_wait(self: Hub, watcher: Any) -> None:
     _wait_for_watcher(self, watcher)
     me = getcurrent()
     if type(me) is Handler:
-        me.take_turn()
+        me.go_on()
 
 
 class Handlers:

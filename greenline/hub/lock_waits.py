@@ -100,5 +100,5 @@ def _counted_wait(self: Lock, timeout: float) -> bool:
         is_acquired: bool = _wait_for_lock(self, timeout)
     me = getcurrent()
     if type(me) is Handler:
-        me.go_on()  # it takes no turn: it may have the lock
+        me.go_on()
     return is_acquired

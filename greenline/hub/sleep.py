@@ -69,7 +69,7 @@ def sleep(seconds: float = 0, ref: bool = True) -> None:
         waiter.get()
     me = gevent.getcurrent()
     if type(me) is Handler:
-        me.take_turn()
+        me.go_on()
 
 
 def install() -> None:

@@ -158,8 +158,6 @@ def wait_of(stack: list[Frame]) -> str:
             if part in file:
                 return what
         name = os.path.basename(file)
-        if function == "take_turn" and file.startswith(OURS):
-            return "its turn"
         if GEVENT not in file and not file.startswith((OURS, STANDARD_LIBRARY)):
             break  # it has called what is further in
         if not waits_for:

@@ -1,11 +1,13 @@
 """
-Run the handlers of pages that compute for long one after the other, behind all that is ready.
+Start the requests of pages that compute for long one after the other, behind all that is ready.
 
 A thread that computes is interrupted after 5 ms; a greenlet keeps its worker until it waits. If
 twenty clients ask for pages that compute for 10 ms, a small page would wait for all that became
-ready before it. So a page that has computed for long without a wait takes turns, at its start and
-after its waits for sockets and sleeps: one in each round of the event loop, or as many as take the
-time that all others of the round had. A small page waits for one of them, as a rule.
+ready before it. So the requests of a page that has computed for long without a wait are started in
+turns: one in each round of the event loop, or as many as take the time that all others of the round
+had. So few of them are in progress, and a small page waits for one or two, whether they compute at
+once or after their statements. A turn after each wait would cost a request with thirty statements a
+tenth of its time.
 
 Their order is that in which they would end if they shared the processor, by the virtual time of
 fair queueing (Demers, Keshav and Shenker, 1989): a page of 3 ms is not behind all of 30.
@@ -50,7 +52,7 @@ class Turns:
         self._hub = gevent.get_hub()
         self._loop: Any = self._hub.loop
         self._round: Any = self._loop.idle(priority=FIRST)  # called once in each round of the loop
-        self._waiting: list[tuple[float, int, bool, Callable[[], object]]] = []
+        self._waiting: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
         self._virtual_s = 0.0  # what each would have had of the processor until _advanced_s
         self._advanced_s = 0.0
@@ -91,22 +93,19 @@ class Turns:
         self._taken = now
         return False
 
-    def wait(self, request: Any, go_on: Callable[[], object], has_begun: bool = False) -> None:
+    def wait(self, request: Any, begin: Callable[[], object]) -> None:
         """
-        Call *go_on* in its turn.
+        Call *begin* in its turn.
 
         :param request: has a ``method`` and a ``path``.
-        :param go_on: is called in the hub.
-        :param has_begun: whether it has been started, bool. Default False.
+        :param begin: is called in the hub.
         """
         now = monotonic()
         self._advance(now)
         page = page_of(request.method, request.path)
         self._used.add(page)
-        computes_s = self.pages.get(page) or LONG_S
-        # One that has begun is before others of its page, so that few are in progress.
-        ends_s = self._virtual_s + (computes_s / 2 if has_begun else computes_s)
-        heappush(self._waiting, (ends_s, next(self._numbers), has_begun, go_on))
+        ends_s = self._virtual_s + (self.pages.get(page) or LONG_S)
+        heappush(self._waiting, (ends_s, next(self._numbers), begin))
         if not self._round.active:
             self._ended_s = now
             # A callback runs when all events of a round are through, and before the next look at
@@ -160,12 +159,12 @@ class Turns:
         until_s = now + max(now - self._ended_s, SLICE_S)
         while self._waiting and now < until_s:
             self._advance(now)
-            _, _, has_begun, go_on = heappop(self._waiting)
+            _, _, begin = heappop(self._waiting)
             begun_s = now
-            go_on()
+            begin()
             now = monotonic()
             # It computes after its first wait: more of its kind would only be in progress.
-            if not has_begun and now - begun_s < SLICE_S:
+            if now - begun_s < SLICE_S:
                 break
         if not self._waiting:
             self._round.stop()

@@ -161,7 +161,7 @@ class _Job:
         self.caller.resume()
         me = gevent.getcurrent()
         if type(me) is Handler:
-            me.go_on()  # it takes no turn: it has the thread
+            me.go_on()
         adopt(self.context)
         if self.error is None:
             return self.result

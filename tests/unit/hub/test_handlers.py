@@ -4,9 +4,8 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from time import monotonic, thread_time
+from time import thread_time
 from types import SimpleNamespace
-from typing import Any
 
 import gevent
 import gevent.event
@@ -19,7 +18,6 @@ from greenline.hub.handlers import Handlers
 from greenline.hub.thread_locks import Lock
 from greenline.hub.turns import LONG_S
 from greenline.offload import threads
-from tests.helpers.support import wait_until
 
 REQUEST = SimpleNamespace(method="GET", path="/")
 
@@ -191,11 +189,6 @@ def wait_for_socket() -> None:
         ours.recv(1)
 
 
-def learn(handlers: Handlers) -> None:
-    for _ in range(2):
-        handlers.turns.note(REQUEST, LONG_S, handlers.turns.clock(REQUEST))
-
-
 WAITS = [
     pytest.param(lambda: None, id="none"),
     pytest.param(wait_for_socket, id="socket"),
@@ -231,59 +224,3 @@ def test_a_wait_is_no_computing(handlers: Handlers, wait: Callable[[], object]) 
     for _ in range(2):
         handlers.run(work, request=REQUEST)
     assert not any(handlers.turns.pages.values())
-
-
-@pytest.mark.usefixtures("_hooks")
-def test_after_a_wait_it_has_its_turn(handlers: Handlers) -> None:
-    """Behind those that have waited longer; a timeout of the wait that ends meanwhile is none."""
-    learn(handlers)
-    order: list[str] = []
-
-    def first() -> None:
-        order.append("first")
-        compute(100 * LONG_S)
-
-    def work() -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.settimeout(50 * LONG_S)
-            gevent.spawn(theirs.send, b"x")
-            gevent.spawn(handlers.turns.wait, REQUEST, first, True)
-            order.append(ours.recv(1).decode())
-
-    began_s = monotonic()
-    gevent.spawn(handlers.run, work, request=REQUEST)
-    wait_until(lambda: len(order) == 2, "both")
-    assert order == ["first", "x"]
-    assert monotonic() - began_s > 50 * LONG_S
-
-
-class DeadlinePassed(TimeoutError):
-    """As a deadline throws it."""
-
-
-@pytest.mark.usefixtures("_hooks")
-@pytest.mark.parametrize("error", [DeadlinePassed(), TimeoutError()], ids=["deadline", "timeout"])
-def test_a_deadline_ends_the_wait_for_its_turn(
-    handlers: Handlers, monkeypatch: pytest.MonkeyPatch, error: TimeoutError
-) -> None:
-    """Not so the timeout of the wait before, which has ended in time."""
-    learn(handlers)
-    waiting: list[Any] = []
-    monkeypatch.setattr(handlers.turns, "must_wait", lambda _: True)
-    monkeypatch.setattr(
-        handlers.turns, "wait", lambda *_, **__: waiting.append(gevent.getcurrent())
-    )
-    caught: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            wait_for_socket()
-        except TimeoutError as raised:
-            caught.append(raised)
-
-    running = gevent.spawn(handlers.run, work, request=REQUEST)
-    wait_until(lambda: waiting, "the wait for its turn")
-    waiting[0].kill(error, block=False)
-    running.get(timeout=10)
-    assert caught == ([error] if type(error) is DeadlinePassed else [])

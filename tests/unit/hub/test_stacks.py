@@ -28,8 +28,6 @@ WORKER = (f"{OURS}/http/connection.py", 246, "_handle")
     [
         ([(f"{GEVENT}/hub.py", 166, "sleep")], "a sleep"),
         ([(f"{OURS}/postgres/wait.py", 30, "wait"), (f"{GEVENT}/hub.py", 1, "wait")], "Postgres"),
-        ([(f"{OURS}/postgres/wait.py", 30, "wait"), (f"{OURS}/hub/handlers.py", 1, "take_turn")],
-         "its turn"),
         ([("/venv/pymongo/network_layer.py", 1, "receive"), (f"{GEVENT}/_socket3.py", 1, "recv")],
          "MongoDB"),
         ([("/venv/redis/connection.py", 1, "read"), (f"{GEVENT}/_socket3.py", 1, "recv")], "Redis"),
@@ -42,8 +40,8 @@ WORKER = (f"{OURS}/http/connection.py", 246, "_handle")
         ([], ""),
         ([("/srv/shop/sums.py", 1, "add_up")], ""),
     ],
-    ids=["sleep", "Postgres", "its turn", "MongoDB", "Redis", "network", "a pool", "a lock",
-         "the client", "itself", "its own function"],
+    ids=["sleep", "Postgres", "MongoDB", "Redis", "network", "a pool", "a lock", "the client",
+         "itself", "its own function"],
 )  # fmt: skip
 def test_a_wait_is_named_by_the_innermost_frame_that_is_known(
     inner: list[tuple[str, int, str]], waits_for: str

@@ -1,4 +1,4 @@
-"""greenline.hub.turns: pages that compute for long run one after the other."""
+"""greenline.hub.turns: pages that compute for long are started one after the other."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -193,23 +193,6 @@ def test_the_shortest_are_first_until_others_have_waited(turns: Turns) -> None:
     wait("/long")
     turns.wait(request("/short"), short)
     wait_until(lambda: "/long" in order, "the long one")
-
-
-def test_one_that_has_begun_is_before_others(turns: Turns) -> None:
-    """So that few are in progress; it is not for ever."""
-    order: list[str] = []
-
-    def again() -> None:
-        order.append("begun")
-        compute()
-        if "waiting" not in order:
-            turns.wait(request("/"), again, has_begun=True)
-
-    learn(turns, "/", 100 * LONG_S)
-    turns.wait(request("/"), lambda: (order.append("waiting"), compute()))
-    turns.wait(request("/"), again, has_begun=True)
-    wait_until(lambda: "waiting" in order, "the one that waits")
-    assert order[0] == "begun"
 
 
 def test_one_is_started_in_a_round_if_it_soon_waits(
