@@ -95,9 +95,8 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         if self.request is None:
             return
         self._turns.note(self.request, self._computed_s, self._clock)
-        clock = self._turns.clock(self.request)
-        if clock is not self._clock:
-            self._clock, self._computed_s = clock, 0.0
+        if self._clock is monotonic:
+            self._clock, self._computed_s = self._turns.clock(self.request), 0.0
 
 
 def install() -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from time import monotonic, thread_time
 from typing import Any
 
@@ -28,6 +29,7 @@ from greenline.hub.cooperate import FIRST
 LONG_S = 0.002  # a page that computes for so long takes turns, below half of it no more
 SLICE_S = 0.001  # so long they run between two looks at the sockets, if each has less to do
 SMOOTHING = 4  # requests
+ALONE_S = 2.0  # so long after the last request of another page those of long ones take turns
 MAX_PAGES = 256
 MAX_PATH, MAX_PARTS = 200, 4  # characters and parts of a path that tell pages apart
 MAX_SHARES = 16  # of the processor, as threads would have: more that wait slow a long one no more
@@ -57,6 +59,8 @@ class Turns:
         self._virtual_s = 0.0  # what each would have had of the processor until _advanced_s
         self._advanced_s = 0.0
         self._ended_s = 0.0  # when the last turn ended
+        self._other_s = -inf  # when a page that takes no turns was last requested
+        self._measured = 0  # requests of known pages
         self._taken = -1  # the round of the loop in which one runs
         # The seconds of the processor that a request of a page computes without a wait, 0 until one
         # was measured; those that were requested of late.
@@ -75,7 +79,11 @@ class Turns:
         """
         if not self.pages or request is None:
             return monotonic
-        return thread_time if page_of(request.method, request.path) in self.pages else monotonic
+        known_s = self.pages.get(page_of(request.method, request.path))
+        if known_s:  # one of some requests is enough
+            self._measured += 1
+            return monotonic if self._measured % SMOOTHING else thread_time
+        return monotonic if known_s is None else thread_time
 
     def must_wait(self, request: Any) -> bool:
         """
@@ -84,6 +92,10 @@ class Turns:
         :param request: has a ``method`` and a ``path``.
         """
         if not self.pages.get(page_of(request.method, request.path)):
+            self._other_s = monotonic()
+            return False
+        # Long pages alone gain nothing by turns.
+        if monotonic() - self._other_s > ALONE_S:
             return False
         if gevent.get_hub() is not self._hub:  # in a forked child
             return False

@@ -9,6 +9,7 @@ from typing import Any
 import gevent
 import pytest
 
+from greenline.hub import turns as module
 from greenline.hub.turns import LONG_S, MAX_PAGES, Turns, page_of
 from tests.helpers.support import wait_until
 
@@ -67,8 +68,9 @@ def test_a_page_is_what_has_one_shape(one: str, other: str, is_one: bool) -> Non
 
 def learn(turns: Turns, path: str, computes_s: float) -> None:
     """By two requests: the second one is measured by the processor's time."""
-    for _ in range(2):
-        turns.note(request(path), computes_s, turns.clock(request(path)))
+    turns.note(request(path), computes_s, monotonic)
+    turns.note(request(path), computes_s, thread_time)
+    turns.must_wait(request("/another"))
 
 
 def test_a_page_that_has_computed_for_long_takes_turns(turns: Turns) -> None:
@@ -93,6 +95,21 @@ def test_what_is_long_without_the_processor_is_not(turns: Turns) -> None:
     turns.note(request("/"), LONG_S / 2, thread_time)
     assert turns.pages == {}
     assert turns.clock(request("/")) is monotonic
+
+
+def test_long_pages_alone_take_no_turns(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for some time after a request of another page."""
+    learn(turns, "/", LONG_S)
+    turns.wait(request("/"), lambda: None)
+    assert turns.must_wait(request("/"))
+    monkeypatch.setattr(module, "ALONE_S", 0.0)
+    assert not turns.must_wait(request("/"))
+
+
+def test_one_of_some_requests_is_measured(turns: Turns) -> None:
+    learn(turns, "/", LONG_S)
+    clocks = [turns.clock(request("/")) for _ in range(8)]
+    assert clocks.count(thread_time) == 2
 
 
 def test_one_waits_behind_those_that_wait(turns: Turns) -> None:
