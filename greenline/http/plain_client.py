@@ -21,7 +21,7 @@ from greenlet import getcurrent
 from greenline.http.client import NEVER, RECV_BYTES, TIMED_WRITE_BYTES, Client, Over
 from greenline.hub import deadline
 from greenline.hub.cooperate import yield_to_hub
-from greenline.hub.handlers import Handler
+from greenline.hub.handlers import end_wait
 from greenline.settings import Limits
 
 CLIENT_SWEEP_S = 0.5
@@ -200,8 +200,7 @@ class PlainClient(Client):
             wait.watcher.stop()
             wait.until = NEVER
             wait.end = _no_wait  # a handler that ends must not be kept
-        if type(waiter) is Handler:
-            waiter.go_on()
+        end_wait()
 
 
 class _Wait:

@@ -88,7 +88,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
                 self._note()  # now: a stream may go on for hours
 
     def go_on(self) -> None:
-        """Note that a wait has ended."""
+        """Note that a wait has ended; code that waits calls :func:`end_wait`."""
         self._since_s = self._clock()
 
     def _note(self) -> None:
@@ -106,6 +106,11 @@ def install() -> None:
 
 def _noted_wait(self: Hub, watcher: Any) -> None:
     _wait_for_watcher(self, watcher)
+    end_wait()
+
+
+def end_wait() -> None:
+    """Note that a wait of this greenlet has ended, if it is a handler: it computes from now on."""
     me = getcurrent()
     if type(me) is Handler:
         me.go_on()

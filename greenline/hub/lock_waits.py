@@ -17,7 +17,7 @@ from typing import Any
 import gevent.monkey
 from greenlet import getcurrent
 
-from greenline.hub.handlers import Handler
+from greenline.hub.handlers import Handler, end_wait
 from greenline.hub.thread_locks import Lock
 
 # From the wait for a condition to the pool that waits: wait_for(), and a queue or the like.
@@ -98,7 +98,5 @@ def _names_a_pool(code: CodeType, module: str) -> bool:
 def _counted_wait(self: Lock, timeout: float) -> bool:
     with LockWait():
         is_acquired: bool = _wait_for_lock(self, timeout)
-    me = getcurrent()
-    if type(me) is Handler:
-        me.go_on()
+    end_wait()
     return is_acquired

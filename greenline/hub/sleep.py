@@ -16,7 +16,7 @@ from gevent.hub import Waiter
 from gevent.monkey import get_original
 
 from greenline.hub.cooperate import FIRST
-from greenline.hub.handlers import Handler
+from greenline.hub.handlers import end_wait
 
 SLICE_S = 0.001  # so long they run between two looks at the sockets
 
@@ -67,9 +67,7 @@ def sleep(seconds: float = 0, ref: bool = True) -> None:
         loop.update_now()
         timer.start(awake.add, waiter)
         waiter.get()
-    me = gevent.getcurrent()
-    if type(me) is Handler:
-        me.go_on()
+    end_wait()
 
 
 def install() -> None:

@@ -51,8 +51,7 @@ class Turns:
     """Remember which pages compute for long, and let their requests wait. Call from one thread."""
 
     def __init__(self) -> None:
-        self._hub = gevent.get_hub()
-        self._loop: Any = self._hub.loop
+        self._loop: Any = gevent.get_hub().loop
         self._round: Any = self._loop.idle(priority=FIRST)  # called once in each round of the loop
         self._waiting: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
@@ -96,8 +95,6 @@ class Turns:
             return False
         # Long pages alone gain nothing by turns.
         if monotonic() - self._other_s > ALONE_S:
-            return False
-        if gevent.get_hub() is not self._hub:  # in a forked child
             return False
         now = self._loop.iteration
         if self._waiting or now == self._taken:

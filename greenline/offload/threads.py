@@ -25,7 +25,7 @@ from gevent.monkey import get_original
 from greenline.hub.callers import Caller
 from greenline.hub.deadline import adopt, wait_in
 from greenline.hub.gevent_compat import get_hub_if_exists
-from greenline.hub.handlers import Handler
+from greenline.hub.handlers import end_wait
 from greenline.hub.thread_locks import Event, is_main_thread
 from greenline.offload import fork
 
@@ -159,9 +159,7 @@ class _Job:
             self.caller.leave()
             raise
         self.caller.resume()
-        me = gevent.getcurrent()
-        if type(me) is Handler:
-            me.go_on()
+        end_wait()
         adopt(self.context)
         if self.error is None:
             return self.result

@@ -118,21 +118,6 @@ def test_one_waits_behind_those_that_wait(turns: Turns) -> None:
     assert turns.must_wait(request("/"))
 
 
-def test_what_runs_in_another_hub_takes_no_turn(turns: Turns) -> None:
-    """As a forked child, whose parent's loop is destroyed."""
-    learn(turns, "/", LONG_S)
-
-    def again() -> None:
-        if not has_ended:
-            turns.wait(request("/"), again)
-
-    has_ended = False
-    again()
-    assert turns.must_wait(request("/"))
-    assert not gevent.get_hub().threadpool.apply(turns.must_wait, (request("/"),))
-    has_ended = True
-
-
 def test_a_page_that_is_quick_again_takes_no_turns(turns: Turns) -> None:
     learn(turns, "/", LONG_S)
     for _ in range(3):
