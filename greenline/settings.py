@@ -318,6 +318,12 @@ BLOCKED_HUB_MS = Variable(
     "100",
     "a hub blocked for longer is logged with the stack; 0 is never",
 )
+SWITCH_INTERVAL_MS = Variable(
+    "GREENLINE_SWITCH_INTERVAL_MS",
+    whole(0),
+    "5",
+    "a request that has computed for so long lets others run; 0 is never",
+)
 SLOW_MS = Variable(
     "GREENLINE_SLOW_MS",
     optional(whole(1)),
@@ -376,8 +382,8 @@ OF_WORKER: tuple[Variable[object], ...] = (
     PG_WAIT, POOL, POOL_TAKE_OVER,
     HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, SLOW_MS, LOG, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, REQUEST_TIMEOUT,
-    OPS_BIND, OPS_TOKEN, FAST_FLASK,
+    BLOCKED_HUB_MS, SWITCH_INTERVAL_MS, SLOW_MS, LOG, ACCESS_LOG, REQUIRE_HOST, OFFLOAD,
+    REQUEST_TIMEOUT, OPS_BIND, OPS_TOKEN, FAST_FLASK,
 )  # fmt: skip
 
 # Read by postgres.open(), mongo.open() and the console script. An application of another kind may

@@ -25,6 +25,7 @@ from greenlet import greenlet
 
 from greenline.errors import DeadlineExceeded
 from greenline.hub import lateness, slow_waits
+from greenline.hub.slices import computing
 from greenline.hub.unwinding import is_unwinding
 
 # In the environ: seconds by name, dict, and the name of what the request waits for now.
@@ -115,6 +116,8 @@ class _Limit:
         if self.hub is None or self._fired == 1:
             while self.waiting:
                 self.waiting.pop().throw(DeadlineExceeded())
+            return
+        if self._late in computing:
             return
         # A second exception would interrupt the clean-up: a rollback, the release of a connection.
         if self._thrown is not None and is_unwinding(self._late, self._thrown):

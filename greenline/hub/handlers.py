@@ -14,7 +14,7 @@ from time import monotonic, thread_time
 from typing import Any
 
 import gevent
-from gevent.hub import Hub
+from gevent.hub import Hub, Waiter
 from greenlet import getcurrent, greenlet
 
 from greenline.hub.turns import LONG_S, Turns
@@ -90,6 +90,18 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
     def go_on(self) -> None:
         """Note that a wait has ended; code that waits calls :func:`end_wait`."""
         self._since_s = self._clock()
+
+    def wait_for_turn(self, waiter: "Waiter[None]") -> None:
+        """
+        Wait for the next turn, which does not count as a wait.
+
+        :param waiter: a new one.
+        """
+        computed_s = self._clock() - self._since_s
+        self._since_s = inf  # switch_out() notes nothing
+        self._turns.wait(self.request, partial(waiter.switch, None), max(computed_s, 0.0))
+        waiter.get()
+        self._since_s = self._clock() - computed_s
 
     def _note(self) -> None:
         if self.request is None:

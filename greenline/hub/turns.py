@@ -102,18 +102,22 @@ class Turns:
         self._taken = now
         return False
 
-    def wait(self, request: Any, begin: Callable[[], object]) -> None:
+    def wait(self, request: Any, begin: Callable[[], object], computed_s: float = 0.0) -> None:
         """
         Call *begin* in its turn.
 
-        :param request: has a ``method`` and a ``path``.
+        :param request: has a ``method`` and a ``path``; None: it is of no page.
         :param begin: is called in the hub.
+        :param computed_s: seconds that it has computed already, float. Default 0.
         """
         now = monotonic()
         self._advance(now)
-        page = page_of(request.method, request.path)
-        self._used.add(page)
-        ends_s = self._virtual_s + (self.pages.get(page) or LONG_S)
+        left_s = LONG_S
+        if request is not None:
+            page = page_of(request.method, request.path)
+            self._used.add(page)
+            left_s = max(self.pages.get(page, 0.0) - computed_s, LONG_S)
+        ends_s = self._virtual_s + left_s
         heappush(self._waiting, (ends_s, next(self._numbers), begin))
         if not self._round.active:
             self._ended_s = now

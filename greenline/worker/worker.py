@@ -61,6 +61,7 @@ from greenline.hub import (
     uncaught,
 )
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
+from greenline.hub.slices import Slices
 from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.lifecycle.resources import close_at_exit
@@ -314,6 +315,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         stacks.note_permanent()
         gc.freeze()
         self._watch_hub()  # not before: that collection would be reported as a blocked hub
+        if interval_ms := settings.SWITCH_INTERVAL_MS.read():
+            Slices(self._handlers.turns, interval_ms / 1000).start(signals.set_handler)
         if self.age == 1:  # the first worker only: the others have the same application
             for name, why in blocking.found():
                 self.log.warning("%s: %s", name, why)
