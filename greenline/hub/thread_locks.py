@@ -24,6 +24,8 @@ from greenlet import getcurrent
 from greenline.hub.gevent_compat import get_hub_if_exists, green_thread, green_threading
 
 NO_LIMIT = -1
+# So long a hub of another native thread has to take a lock that was handed over: it may stand still.
+TAKE_BACK_S = 0.05
 
 get_ident: Callable[[], int] = get_original("_thread", "get_ident")
 # Not itself: greenline.hub.patching exchanges an original among the globals.
@@ -31,6 +33,7 @@ _allocate_lock: Callable[[], Any] = partial(get_original("_thread", "allocate_lo
 TIMEOUT_MAX: float = get_original("_thread", "TIMEOUT_MAX")
 _main_ident = get_ident()  # this module is imported by the thread that patches
 _process = object()  # another one after a fork
+_main_hub: Any = None  # once something has waited in it
 
 
 def is_main_thread() -> bool:
@@ -52,7 +55,7 @@ class _Wait:
     """
 
     __slots__ = (
-        "_alarm", "_claim", "_hub", "_process", "_shared", "_waiter",
+        "_alarm", "_claim", "_hub", "_possession", "_process", "_shared", "_waiter",
         "has_ended", "has_lock", "is_woken", "was_passed_over",
     )  # fmt: skip
 
@@ -60,11 +63,12 @@ class _Wait:
         self._shared = shared
         self.was_passed_over = was_passed_over
         self._process = _process
-        self._claim = [None]
+        self._claim, self._possession = [None], [None]
         self.is_woken = self.has_lock = self.has_ended = False
         self._hub: Any = get_hub_if_exists()
-        if self._hub is None and is_main_thread():
-            self._hub = gevent.get_hub()
+        if is_main_thread():
+            global _main_hub
+            self._hub = _main_hub = gevent.get_hub()
         self._alarm: Any = None
         if self._hub is None:
             self._waiter: Any = _allocate_lock()
@@ -122,21 +126,31 @@ class _Wait:
     @property
     def is_next_owner(self) -> bool:
         """Whether the next release hands the lock over to it."""
-        # Where another one was faster before, and its hub is known to run.
-        return self.was_passed_over and self._alarm is None
+        # Where another one was faster before, and its hub runs, or the main one can find out.
+        return self.was_passed_over and (self._alarm is None or _main_hub is not None)
 
-    def hand_over(self) -> bool:
-        """Wake it with the lock, and return whether it has the lock now."""
+    def hand_over(self, take_back: Callable[["_Wait"], object]) -> bool:
+        """
+        Wake it with the lock, and return whether it has the lock now.
+
+        :param take_back: is called with this wait later, if its hub may stand still.
+        """
         self.has_lock = self.claim()
-        return self.has_lock and self.wake()
+        if not self.has_lock:
+            return False
+        if self._alarm is None or self._process is not _process:
+            return self.wake()
+        self.wake()
+        _main_hub.loop.run_callback_threadsafe(_call_later, take_back, self)
+        return True
 
     def claim(self) -> bool:
         """Return True once: a hand-over and the end of the wait may come at the same moment."""
-        try:
-            self._claim.pop()
-        except IndexError:
-            return False
-        return True
+        return _pop(self._claim)
+
+    def possess(self) -> bool:
+        """Return True once: to the wait that has the lock, or to who takes the lock back."""
+        return _pop(self._possession)
 
     def _resume(self) -> None:
         """Go on with the greenlet, or with the wait if another one was faster."""
@@ -185,7 +199,7 @@ class _Shared:
                 # Once in any case: code that polls lets the others run.
                 if not mine.wait(None if until is None else max(until - monotonic(), 0.0)):
                     break
-                if mine.has_lock or (is_taken := self._take()):
+                if is_taken := (mine.has_lock and mine.possess()) or self._take():
                     break
                 # Another one was faster: the first place is kept.
                 mine.has_ended = True  # after a timeout, its callback may be still to come
@@ -204,7 +218,7 @@ class _Shared:
             self._waits.remove(wait)
         except ValueError:  # it was woken
             if not wait.claim():
-                return True
+                return wait.possess()
             # If it goes with nothing, the next one may go on.
             if not is_taken and self.is_free():
                 _wake_one(self._waits)
@@ -288,12 +302,17 @@ class Lock(_Shared):
             first = self._waits[0]
             if first.is_next_owner and self._native.locked():
                 self._waits.remove(first)
-                if first.hand_over():
+                if first.hand_over(self._take_back):
                     return
         except (IndexError, ValueError):  # it is gone, since a moment
             pass
         self._native.release()
         _wake_one(self._waits)
+
+    def _take_back(self, wait: _Wait) -> None:
+        """Let another one have the lock that *wait* has not taken."""
+        if wait.possess():
+            self._pass_on()
 
     def _at_fork_reinit(self) -> None:
         self._native._at_fork_reinit()
@@ -424,6 +443,21 @@ def install() -> None:
         setattr(green_threading, name, Lock)
 
 
+def _call_later(function: Callable[[_Wait], object], wait: _Wait) -> None:
+    """Call *function* in the main hub, after ``TAKE_BACK_S``."""
+    timer = gevent.get_hub().loop.timer(TAKE_BACK_S, ref=False)
+    timer.start(lambda: (timer.close(), function(wait)))
+
+
+def _pop(tokens: list[None]) -> bool:
+    """Return True to the first caller."""
+    try:
+        tokens.pop()
+    except IndexError:
+        return False
+    return True
+
+
 def _wake_one(waits: list[_Wait]) -> None:
     """Wake the first one that can be woken."""
     try:
@@ -434,8 +468,8 @@ def _wake_one(waits: list[_Wait]) -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _main_ident, _process
-    _main_ident, _process = get_ident(), object()
+    global _main_hub, _main_ident, _process
+    _main_hub, _main_ident, _process = None, get_ident(), object()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
