@@ -1,4 +1,4 @@
-"""A WSGI application that waits, computes, raises or returns the counters, by its path."""
+"""A WSGI application that waits, blocks, raises or returns the counters, by its path."""
 
 import json
 import os
@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from gevent.monkey import get_original
 
 from greenline.telemetry import counters
 
@@ -19,10 +21,8 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         Path(os.environ["HELD"]).touch()
         while not Path(os.environ["OPEN"]).exists():
             time.sleep(0.01)
-    if path == "/burn":
-        end = time.thread_time() + 0.5
-        while time.thread_time() < end:
-            pass
+    if path == "/block":
+        get_original("time", "sleep")(0.5)
     if path == "/raise":
         raise RuntimeError("on purpose")
     if path == "/body":

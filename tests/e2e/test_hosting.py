@@ -118,23 +118,21 @@ def test_without_descriptors_it_pauses_says_so_once_and_recovers(tmp_path: Path)
 
 
 def test_a_blocked_hub_is_logged_with_the_culprit(tmp_path: Path) -> None:
-    """A handler that burns half a second names itself in the log."""
+    """A handler that blocks it for half a second names itself in the log."""
     (tmp_path / "busy.py").write_text(
-        "import time\n"
+        "from gevent.monkey import get_original\n"
         "def app(environ, start_response):\n"
-        "    if environ['PATH_INFO'] == '/burn':\n"
-        "        burn()\n"
+        "    if environ['PATH_INFO'] == '/block':\n"
+        "        block()\n"
         "    start_response('200 OK', [('Content-Length', '0')])\n"
         "    return []\n"
-        "def burn():\n"
-        "    end = time.thread_time() + 0.5\n"
-        "    while time.thread_time() < end:\n"
-        "        pass\n"
+        "def block():\n"
+        "    get_original('time', 'sleep')(0.5)\n"
     )
     with hosting("busy:app", PYTHONPATH=str(tmp_path)) as running:
         # Again, as it has one line in ten seconds: a slow start may have had it.
         wait_until(
-            lambda: running.get("/burn").status == 200 and "in burn" in running.log, "the culprit"
+            lambda: running.get("/block").status == 200 and "in block" in running.log, "the culprit"
         )
         # In gunicorn's format: the application has configured no logging.
         assert re.search(r"^\[.+\] \[\d+\] \[WARNING\] the hub was blocked", running.log, re.M)

@@ -64,12 +64,26 @@ def test_the_threads_of_a_burst_end_and_drop_what_they_kept() -> None:
         assert running.get("/kept").json["objects"] <= INITIAL
 
 
-def test_a_view_may_compute_for_longer_than_the_timeout() -> None:
+@pytest.mark.parametrize("interval_ms", ["5", "0"])
+def test_a_view_may_compute_for_longer_than_the_timeout(interval_ms: str) -> None:
     """The worker does not block without an end: gunicorn does not end it."""
-    with hosting(TARGET, "--timeout", "2") as running:
+    with hosting(TARGET, "--timeout", "2", GREENLINE_SWITCH_INTERVAL_MS=interval_ms) as running:
         before = running.get("/")
         assert running.get("/compute/4").json["pid"] == before.json["pid"]
         assert "WORKER TIMEOUT" not in running.log
+
+
+@pytest.mark.parametrize("path", ["/compute/1.5", "/compute-in-a-thread/1.5"])
+def test_others_are_answered_while_one_computes(path: str) -> None:
+    """It is interrupted, as a thread is."""
+    with hosting(TARGET) as running, ThreadPoolExecutor(1) as clients:
+        computing = clients.submit(running.get, path)
+        answered = 0
+        while not computing.done():
+            assert running.get("/").status == 200
+            answered += 1
+        assert computing.result().status == 200
+    assert answered > 20
 
 
 def test_the_hash_of_a_password_leaves_the_others_alone() -> None:
@@ -111,7 +125,10 @@ def test_answers_without_an_end_leave_room_for_pages(path: str, upgrade: str) ->
 
 @pytest.mark.parametrize(
     ("path", "more"),
-    [("/block/30", {}), ("/compute/30", {"THREADED_MAX_TIMEOUTS": "2"})],
+    [
+        ("/block/30", {}),
+        ("/compute/30", {"THREADED_MAX_TIMEOUTS": "2", "GREENLINE_SWITCH_INTERVAL_MS": "0"}),
+    ],
     ids=["waits", "computes for too long"],
 )
 def test_a_worker_that_may_never_go_on_is_ended(path: str, more: dict[str, str]) -> None:

@@ -99,10 +99,10 @@ def test_an_answer_after_the_deadline_is_counted(environ: dict[str, str]) -> Non
 
 
 def test_a_blocked_hub_is_counted(environ: dict[str, str]) -> None:
-    """Half a second of work is a block; a quick answer is none."""
+    """Half a second is a block; a quick answer is none."""
     with hosting(TARGET, **environ, GREENLINE_BLOCKED_HUB_MS="300") as running:
         before = total(running, "hub_blocked")
-        assert running.get("/burn").status == 200
+        assert running.get("/block").status == 200
         wait_until(lambda: total(running, "hub_blocked") > before, "the count")
 
 

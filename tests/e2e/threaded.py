@@ -65,6 +65,11 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         elif path.startswith("/compute/"):
             compute(float(path.removeprefix("/compute/")))
             counts["computed"] += 1
+        elif path.startswith("/compute-in-a-thread/"):
+            seconds = float(path.removeprefix("/compute-in-a-thread/"))
+            thread = threading.Thread(target=compute, args=(seconds,))
+            thread.start()
+            thread.join()
         elif path.startswith("/read-and-compute/"):
             ours, theirs = socket.socketpair()
             with ours, theirs:
