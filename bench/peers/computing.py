@@ -1,4 +1,4 @@
-"""A WSGI application of three pages: two compute, one of them after a wait, and one is small."""
+"""A WSGI application of pages that compute, one of them after a wait, and a small one."""
 
 import os
 import socket
@@ -18,15 +18,15 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     if path == "/waits":
         wait()
     if path != "/small":
-        compute()
+        compute(10 * STEPS if path == "/computes-long" else STEPS)
     start_response("200 OK", [("Content-Length", str(len(path)))])
     return [path.encode()]
 
 
-def compute() -> int:
+def compute(steps: int) -> int:
     """Add numbers up."""
     total = 0
-    for number in range(STEPS):
+    for number in range(steps):
         total += number
     return total
 

@@ -176,7 +176,7 @@ BLOCKS = Code(
 )  # fmt: skip
 COMPUTES = Code(
     "GL402", REMARK, "computing that keeps the hub",
-    "The other requests of its worker wait meanwhile, as threads wait for the interpreter's lock.",
+    "The others of its worker have less of the processor meanwhile, and none during a call into C.",
     "Have a worker for each core; hand what takes seconds to a queue.",
 )  # fmt: skip
 OUTSIDE_OF_A_POOL = Code(
