@@ -8,7 +8,6 @@ worker must not look dead to a probe.
 """
 
 import socket
-from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
 from math import inf
@@ -22,22 +21,18 @@ from gevent.hub import Waiter
 from greenline.admission.adaptive import INITIAL, Adaptive, Fixed, Limit
 from greenline.admission.load import Load
 from greenline.admission.overload import Overload
+from greenline.admission.queue import Queue, QueuedRequest
 from greenline.budget import of_unmodified_code, pool_sizes
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub import lock_waits
 from greenline.hub.cooperate import wake
 from greenline.hub.deadline import SPENT, WAITS_FOR
-from greenline.hub.disconnect import disconnected
 from greenline.hub.idle import IdleTime
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.settings import Admission
 from greenline.telemetry.request_counts import OVERLOAD, QUEUE_FULL, WAITED
 
 OBSERVE_S = 0.02
-# Seconds between two looks for clients that have disconnected, one system call for all; at least so
-# many times what the last look took. To watch each of them in the loop costs each request more, and
-# so does a look at each before it is admitted: 3 us.
-CHECK_S, CHECK_PAUSE = 0.1, 50
 LATE_S = 0.5  # so long a request waits before others lose their places
 # A problem document (RFC 9457), made once: an overload leaves no time to make one per request.
 REFUSAL = msgspec.json.encode(
@@ -54,38 +49,6 @@ REFUSAL_HEAD = [
     ("Content-Length", str(len(REFUSAL))),
     ("Retry-After", str(Overloaded.retry_after_s)),
 ]
-
-
-class QueuedRequest:
-    """
-    A request in the queue, until it is admitted or has an *error*.
-
-    :param sock: the client's socket.
-    :param came_s: when it came, in monotonic seconds.
-    :param until_s: when it has waited too long, in monotonic seconds.
-    :param resume: is called when the wait has ended.
-    :param takes_turn: whether it waits for its turn to compute, bool, otherwise for a place.
-    """
-
-    __slots__ = ("came_s", "error", "is_admitted", "resume", "sock", "takes_turn", "until_s")
-
-    def __init__(
-        self, sock: socket.socket, came_s: float, until_s: float, resume: Callable[[], object],
-        takes_turn: bool,
-    ) -> None:  # fmt: skip
-        self.sock = sock
-        self.came_s = came_s
-        self.until_s = until_s
-        self.resume = resume
-        self.takes_turn = takes_turn
-        self.is_admitted = False
-        self.error: BaseException | None = None
-
-    def refuse(self, error: BaseException) -> None:
-        """Have it raise *error*."""
-        self.takes_turn = False
-        self.error = error
-        self.resume()
 
 
 class ConcurrencyLimiter:
@@ -133,12 +96,10 @@ class ConcurrencyLimiter:
         self._in_progress = 0
         self._refused = 0
         self._disconnected = 0
-        self._waiting: deque[QueuedRequest] = deque()
-        self._for_place = 0  # of those that wait: how many wait for a place, and not for their turn
+        self._queue = Queue()
         self._overload = Overload(connected, unaccepted)
         self._idle_time = IdleTime()
         self._timer: Any = None
-        self._next_check_s = 0.0  # the time of the next look for disconnected clients
 
     def __repr__(self) -> str:
         stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
@@ -149,7 +110,7 @@ class ConcurrencyLimiter:
         return {
             "limit": self._limit.value,
             "in_progress": self._in_progress,
-            "waiting": len(self._waiting),
+            "waiting": len(self._queue),
             "refused": self._refused,
             "disconnected": self._disconnected,
         }
@@ -218,7 +179,7 @@ class ConcurrencyLimiter:
             return None
         self._note_arrival()
         run_callback = gevent.get_hub().loop.run_callback
-        return self._queue(environ, sock, partial(run_callback, resume), takes_turn)
+        return self._enqueue(environ, sock, partial(run_callback, resume), takes_turn)
 
     def admit(self, queued: QueuedRequest) -> bool:
         """
@@ -228,11 +189,10 @@ class ConcurrencyLimiter:
         """
         if not queued.takes_turn:
             return False
-        queued.takes_turn = False
         if self._in_progress >= self._limit.value:
-            self._for_place += 1
+            self._queue.end_turn(queued)
             return False
-        self._waiting.remove(queued)
+        self._queue.remove(queued)
         self._in_progress += 1
         queued.is_admitted = True
         return True
@@ -255,13 +215,13 @@ class ConcurrencyLimiter:
             self._limit.record(monotonic() - admitted_s, ok)
             self._overload.ended += 1
         self._in_progress -= 1
-        if self._for_place:
+        if self._queue.for_place:
             self._admit()
 
     def suspend(self) -> None:
         """Stop counting a request while it waits for its client: a slow client delays no other."""
         self._in_progress -= 1
-        if self._for_place:
+        if self._queue.for_place:
             self._admit()
 
     def resume(self) -> None:
@@ -271,9 +231,9 @@ class ConcurrencyLimiter:
 
     def is_late(self) -> bool:
         """Return whether a request has waited ``LATE_S`` for a place that may be given to it."""
-        if not self._for_place or not self._limit.is_adaptive:
+        if not self._queue.for_place or not self._limit.is_adaptive:
             return False
-        return monotonic() - self._first_for_place().came_s >= LATE_S
+        return monotonic() - self._queue.oldest_for_place().came_s >= LATE_S
 
     def leave(self) -> None:
         """Stop counting a request that goes on; :meth:`release` is not called for it."""
@@ -288,9 +248,9 @@ class ConcurrencyLimiter:
             self._start_observing()
 
     def _is_full(self) -> bool:
-        return len(self._waiting) >= min(self._max_waiting, self._overload.max_waiting)
+        return len(self._queue) >= min(self._max_waiting, self._overload.max_waiting)
 
-    def _queue(
+    def _enqueue(
         self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object],
         takes_turn: bool = False,
     ) -> QueuedRequest:  # fmt: skip
@@ -300,8 +260,7 @@ class ConcurrencyLimiter:
         came_s = monotonic()
         until_s = came_s + min(self._max_wait_s, self._timeout_s)
         queued = QueuedRequest(sock, came_s, until_s, resume, takes_turn)
-        self._waiting.append(queued)
-        self._for_place += not takes_turn
+        self._queue.append(queued)
         return queued
 
     def _wait(
@@ -311,10 +270,10 @@ class ConcurrencyLimiter:
         """Queue the request of this greenlet; return when its wait has ended."""
         if self._is_full():
             self._refused += 1
-            is_full = len(self._waiting) >= self._max_waiting
+            is_full = len(self._queue) >= self._max_waiting
             raise Overloaded(reason=QUEUE_FULL if is_full else OVERLOAD)
         waiter: Waiter[None] = Waiter()
-        queued = self._queue(environ, sock, partial(wake, waiter), in_turn is not None)
+        queued = self._enqueue(environ, sock, partial(wake, waiter), in_turn is not None)
         if in_turn is not None:
             in_turn(lambda: self.admit(queued) and queued.resume())
         try:
@@ -326,10 +285,10 @@ class ConcurrencyLimiter:
 
     def _admit(self) -> None:
         """Admit the requests that waited longest, except those of disconnected clients."""
-        self._remove_disconnected()
-        while self._for_place and self._in_progress < self._limit.value:
-            queued = self._first_for_place()
-            self._remove(queued)
+        self._refuse_disconnected()
+        while self._queue.for_place and self._in_progress < self._limit.value:
+            queued = self._queue.oldest_for_place()
+            self._queue.remove(queued)
             self._in_progress += 1
             # Counted here and not by the request: a new one cannot overtake it.
             queued.is_admitted = True
@@ -342,14 +301,7 @@ class ConcurrencyLimiter:
             self._in_progress -= 1
             self._admit()
         elif queued.error is None:
-            self._remove(queued)
-
-    def _first_for_place(self) -> QueuedRequest:
-        return next(each for each in self._waiting if not each.takes_turn)
-
-    def _remove(self, queued: QueuedRequest) -> None:
-        self._waiting.remove(queued)
-        self._for_place -= not queued.takes_turn
+            self._queue.remove(queued)
 
     def _start_observing(self) -> None:
         """Call :meth:`_observe` every ``OBSERVE_S`` while the limit matters."""
@@ -360,7 +312,7 @@ class ConcurrencyLimiter:
     def _observe(self) -> None:
         """Report the requests to the limit, bound the queue and admit requests; in the hub."""
         idle = self._idle_time.take_share()
-        if not self._waiting and self._in_progress <= INITIAL:
+        if not self._queue and self._in_progress <= INITIAL:
             self._timer.close()
             self._timer = None
             self._idle_time.stop()
@@ -368,50 +320,39 @@ class ConcurrencyLimiter:
         self._limit.observe(
             Load(
                 in_progress=self._in_progress,
-                waiting=self._for_place,
+                waiting=self._queue.for_place,
                 blocked=self._blocked(),
                 starved=self._starved(),
                 spare=self._spare(),
                 idle=idle,
             )
         )
-        if not self._waiting:
+        if not self._queue:
             return
-        self._remove_disconnected()
-        self._remove_late()
-        self._overload.observe(len(self._waiting), self._in_progress)
+        self._refuse_disconnected()
+        self._refuse_late()
+        self._overload.observe(len(self._queue), self._in_progress)
         # The oldest first, because they would be answered too late.
-        while len(self._waiting) > self._overload.max_waiting:
+        while len(self._queue) > self._overload.max_waiting:
             self._refused += 1
-            self._remove(oldest := self._waiting[0])
+            self._queue.remove(oldest := self._queue.oldest())
             oldest.refuse(Overloaded(reason=OVERLOAD))
         self._admit()
 
-    def _remove_late(self) -> None:
+    def _refuse_late(self) -> None:
         # Here and not with a Timeout for each request, which costs each a microsecond.
         now = monotonic()
-        while self._waiting and self._waiting[0].until_s <= now:
-            self._remove(queued := self._waiting[0])
+        while (queued := self._queue.take_late(now)) is not None:
             if self._timeout_s <= self._max_wait_s:
                 queued.refuse(RequestTimeout(self._timeout_s))
             else:
                 self._refused += 1
                 queued.refuse(Overloaded(reason=WAITED))
 
-    def _remove_disconnected(self) -> None:
-        begun_s = monotonic()
-        if begun_s < self._next_check_s:
-            return
-        gone = set(disconnected({queued.sock for queued in self._waiting}))
-        if gone:
-            for queued in self._waiting:
-                if queued.sock in gone:
-                    self._disconnected += 1
-                    queued.refuse(ClientGone())
-            self._waiting = deque(each for each in self._waiting if each.error is None)
-            self._for_place = sum(not each.takes_turn for each in self._waiting)
-        ended_s = monotonic()
-        self._next_check_s = ended_s + max(CHECK_S, CHECK_PAUSE * (ended_s - begun_s))
+    def _refuse_disconnected(self) -> None:
+        for queued in self._queue.take_disconnected():
+            self._disconnected += 1
+            queued.refuse(ClientGone())
 
 
 def limiter(

@@ -26,7 +26,8 @@ import gevent
 from gevent.exceptions import ConcurrentObjectUseError
 from gevent.socket import socket as gevent_socket
 
-from greenline.admission.limiter import ConcurrencyLimiter, QueuedRequest
+from greenline.admission.limiter import ConcurrencyLimiter
+from greenline.admission.queue import QueuedRequest
 from greenline.http import proxy_headers
 from greenline.http.body import BodyTooLarge, BoundedChunks, drain, is_unread
 from greenline.http.client import (

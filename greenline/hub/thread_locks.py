@@ -447,7 +447,12 @@ def install() -> None:
 def _call_later(function: Callable[[_Wait], object], wait: _Wait) -> None:
     """Call *function* in the main hub, after ``TAKE_BACK_S``."""
     timer = gevent.get_hub().loop.timer(TAKE_BACK_S, ref=False)
-    timer.start(lambda: (timer.close(), function(wait)))
+
+    def end() -> None:
+        timer.close()
+        function(wait)
+
+    timer.start(end)
 
 
 def _pop(tokens: list[None]) -> bool:

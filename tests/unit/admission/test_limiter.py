@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenline.admission.adaptive import Fixed
-from greenline.admission.limiter import CHECK_S, LATE_S, ConcurrencyLimiter, QueuedRequest
+from greenline.admission.limiter import LATE_S, ConcurrencyLimiter
+from greenline.admission.queue import CHECK_S, QueuedRequest
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.telemetry.request_counts import QUEUE_FULL, WAITED
