@@ -1,6 +1,9 @@
 """greenline.hub.slices: what computes is interrupted, where a thread may be."""
 
+import ctypes
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,6 +13,7 @@ from types import FunctionType, SimpleNamespace
 
 import gevent
 import pytest
+from gevent.monkey import get_original
 
 from greenline.hub import slices as module
 from greenline.hub.handlers import Handlers
@@ -126,6 +130,10 @@ def test_what_expects_to_run_until_it_waits_does(handlers: Handlers, name: str) 
     assert run(handlers, in_application(partial(of_module(name, call), compute))) < MANY
 
 
+def test_the_worker_itself_is_not_interrupted(handlers: Handlers) -> None:
+    assert run(handlers, of_module("greenline.worker.worker", compute)) < MANY
+
+
 @pytest.mark.parametrize("name", ["concurrent.futures.thread", "queue", "threading"])
 def test_what_may_hold_a_lock_that_the_hub_needs_is_not_interrupted(
     handlers: Handlers, name: str
@@ -199,3 +207,32 @@ def test_signals_come_only_while_something_computes() -> None:
     while monotonic() < until_s:
         gevent.sleep(10 * INTERVAL_S)
     assert len(ticks) <= MANY
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_call_into_c_that_waits_is_not_interrupted() -> None:
+    """A library may take EINTR for a failure. Threads of others may block all signals."""
+    ours, theirs = os.pipe()
+
+    def work() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {module.SIGNAL})
+        compute()
+        os.write(theirs, b"x")
+
+    get_original("_thread", "start_new_thread")(work, ())
+    assert ctypes.CDLL(None).read(ours, ctypes.create_string_buffer(1), 1) == 1
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_the_timer_ends_with_the_process() -> None:
+    """Before Python restores what the signal does by default: it ends the process."""
+    code = (
+        "import atexit, signal\n"
+        "from greenline.hub.slices import Slices\n"
+        "from greenline.hub.turns import Turns\n"
+        "atexit.register(lambda: print(signal.getitimer(signal.ITIMER_VIRTUAL)))\n"
+        "Slices(Turns(), 0.005).start()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.stdout == "(0.0, 0.0)\n", ended.stderr

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import monotonic, thread_time
 from types import SimpleNamespace
 from typing import Any
@@ -195,6 +196,16 @@ def test_the_shortest_are_first_until_others_have_waited(turns: Turns) -> None:
     wait("/long")
     turns.wait(request("/short"), short)
     wait_until(lambda: "/long" in order, "the long one")
+
+
+def test_one_that_has_computed_already_waits_for_its_rest(turns: Turns) -> None:
+    """It goes on before others of its page begin, so that few are in progress."""
+    order: list[str] = []
+    learn(turns, "/long", 20 * LONG_S)
+    for name, computed_s in (("new", 0.0), ("interrupted", 10 * LONG_S), ("overdue", 50 * LONG_S)):
+        turns.wait(request("/long"), partial(order.append, name), computed_s)
+    wait_until(lambda: len(order) == 3, "all of them")
+    assert order == ["overdue", "interrupted", "new"]
 
 
 def test_one_is_started_in_a_round_if_it_soon_waits(
