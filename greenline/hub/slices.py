@@ -62,7 +62,7 @@ class Slices:
         self._turns = turns
         self._interval_s = interval_s
         self._hub = gevent.get_hub()
-        self._last: tuple[greenlet | None, int] = (None, 0)
+        self._last: tuple[greenlet | None, float, int] = (None, 0.0, 0)
 
     def start(self, set_handler: Any = signal.signal) -> None:
         """
@@ -85,7 +85,8 @@ class Slices:
         me = getcurrent()
         if me is self._hub or not isinstance(me, gevent.Greenlet):
             return
-        last, self._last = self._last, (me, self._hub.loop.iteration)
+        since_s = me.since_s if type(me) is Handler else 0.0
+        last, self._last = self._last, (me, since_s, self._hub.loop.iteration)
         # At the second time in one round of the loop, so it has not waited since the first.
         if last == self._last and _may_wait(frame):
             self._wait(me)
