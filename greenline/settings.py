@@ -322,7 +322,7 @@ SWITCH_INTERVAL_MS = Variable(
     "GREENLINE_SWITCH_INTERVAL_MS",
     whole(0),
     "5",
-    "a request that has computed for so long lets others run; 0 is never",
+    "a request that has computed for four of these lets others run; 0 is never",
 )
 SLOW_MS = Variable(
     "GREENLINE_SLOW_MS",

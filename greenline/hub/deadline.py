@@ -25,7 +25,7 @@ from greenlet import greenlet
 
 from greenline.errors import DeadlineExceeded
 from greenline.hub import lateness, slow_waits
-from greenline.hub.slices import computing
+from greenline.hub.slices import interrupted
 from greenline.hub.unwinding import is_unwinding
 
 # In the environ: seconds by name, dict, and the name of what the request waits for now.
@@ -117,7 +117,7 @@ class _Limit:
             while self.waiting:
                 self.waiting.pop().throw(DeadlineExceeded())
             return
-        if self._late in computing:
+        if self._late in interrupted:
             return
         # A second exception would interrupt the clean-up: a rollback, the release of a connection.
         if self._thrown is not None and is_unwinding(self._late, self._thrown):

@@ -33,10 +33,11 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
 
     # Whether it waits for something that no other request holds; lock_waits does not count it then.
     awaits_work = False
+    was_interrupted = False  # since the beginning of its work, because it has computed for long
     request: Any = None
     _clock: Callable[[], float] = staticmethod(monotonic)
     # Since when it computes; infinite while it waits, and after a wait whose end is not seen.
-    since_s = inf
+    _since_s = inf
     _computed_s = 0.0  # the longest time without a wait, of this work
 
     def __init__(self, idle: "list[Handler]", turns: Turns) -> None:
@@ -52,14 +53,14 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         idle = self._idle
         while True:
             self._clock = clock = self._turns.clock(self.request)
-            self._computed_s, self.since_s = 0.0, clock()
+            self._computed_s, self._since_s, self.was_interrupted = 0.0, clock(), False
             try:
                 self.work(*self.arguments)  # type: ignore[misc]
             except BaseException as error:  # run() raises it in the calling greenlet
                 self.failure = error
-            if (computed_s := self._clock() - self.since_s) > self._computed_s:
+            if (computed_s := self._clock() - self._since_s) > self._computed_s:
                 self._computed_s = computed_s
-            self.since_s = inf
+            self._since_s = inf
             # Also if it was short, where all of it was measured.
             if clock is thread_time or self._computed_s >= LONG_S:
                 self._note()
@@ -80,8 +81,8 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
 
     def switch_out(self) -> None:
         """Note how long it has computed; gevent calls this when it switches to the hub."""
-        computed_s = self._clock() - self.since_s
-        self.since_s = inf
+        computed_s = self._clock() - self._since_s
+        self._since_s = inf
         if computed_s > self._computed_s:
             self._computed_s = computed_s
             if computed_s >= LONG_S:
@@ -89,7 +90,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
 
     def go_on(self) -> None:
         """Note that a wait has ended; code that waits calls :func:`end_wait`."""
-        self.since_s = self._clock()
+        self._since_s = self._clock()
 
     def wait_for_turn(self, waiter: "Waiter[None]") -> None:
         """
@@ -97,11 +98,11 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
 
         :param waiter: a new one.
         """
-        computed_s = self._clock() - self.since_s
-        self.since_s = inf  # switch_out() notes nothing
+        computed_s = self._clock() - self._since_s
+        self._since_s = inf  # switch_out() notes nothing
         self._turns.wait(self.request, partial(waiter.switch, None), max(computed_s, 0.0))
         waiter.get()
-        self.since_s = self._clock() - computed_s
+        self._since_s = self._clock() - computed_s
 
     def _note(self) -> None:
         if self.request is None:

@@ -45,7 +45,7 @@ def install() -> None:
 
     :raises LatePatching: this Python keeps them elsewhere.
     """
-    of_thread, native = _dict_of_thread(), _native()
+    of_thread, native = dict_of_thread(), _native()
     probe = native()
     probe.value = 1
     if of_thread.pop(_key(probe), None) is None or hasattr(probe, "value"):
@@ -88,7 +88,8 @@ def _key(local: Any) -> str:
     return f"{PREFIX}{id(local):#x}"
 
 
-def _dict_of_thread() -> dict[Any, Any]:
+def dict_of_thread() -> dict[Any, Any]:
+    """Return what the interpreter keeps for this native thread, by names of its own."""
     get = ctypes.pythonapi.PyThreadState_GetDict
     get.restype = ctypes.py_object
     found: dict[Any, Any] = get()

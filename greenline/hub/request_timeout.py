@@ -27,7 +27,7 @@ from greenlet import getcurrent, greenlet
 from greenline.errors import Unavailable
 from greenline.hub import taken_socket
 from greenline.hub.deadline import GRACE_S, Interrupt, environ_of, on_behalf_of
-from greenline.hub.slices import computing
+from greenline.hub.slices import interrupted
 from greenline.hub.thread_locks import SimpleQueue
 from greenline.hub.unwinding import frames, is_releasing, is_unwinding
 from greenline.telemetry.access_log import keep_route
@@ -166,7 +166,7 @@ class RequestTimeouts:
         for timed in self._requests:
             if timed.has_sent_more() or timed.is_upgraded():
                 timed.begin_again(now + self._timeout_s)
-            elif timed.until_s <= now and timed.greenlet not in computing:
+            elif timed.until_s <= now and timed.greenlet not in interrupted:
                 late.append(timed)
         for timed in late:
             # A throw switches greenlets, so a request further on in the list may have ended.

@@ -3,23 +3,31 @@ Interrupt an application that computes, as the interpreter interrupts a thread.
 
 A thread that computes lets another one run after 5 ms (``sys.getswitchinterval()``); a greenlet
 keeps its worker until it waits. A page that computes for a second would stop all other requests of
-the worker, and its heartbeat. So code of the application that has computed for so long waits for
-its next turn (:mod:`~greenline.hub.turns`), between two instructions, wherever it is.
+the worker, and its heartbeat. So code of the application that has computed for long waits for its
+next turn (:mod:`~greenline.hub.turns`), wherever it is, and then after each interval. Most requests
+end before the first one.
 
-A signal of the timer that counts the processor's time of this process (``ITIMER_VIRTUAL``) asks
-for it: it comes only while something computes, and interrupts no wait.
+The signal of the timer that counts the processor's time of this process (``ITIMER_VIRTUAL``) asks
+for it: none comes while nothing computes.
 
 Code that was written for threads expects this; the runtime's own and gevent's does not. Nor do
-native locks, which know no greenlets: the import system's, and those that the log may take in the
-hub. So nothing is interrupted while a function of theirs is in progress. Where a library keeps
-state per native thread, code that computes keeps the worker as before.
+native locks, which know no greenlets: the import system's, those that the log may take in the hub,
+those of files and of libraries. So nothing is interrupted
+
+- while a function of the runtime, of gevent, of the import system or of the log is in progress,
+- in a call into C,
+- where a library keeps state per native thread, or holds a lock while it calls Python.
 """
 
 import atexit
+import gc
+import opcode
+import os
 import signal
 import sys
 import threading
-from functools import partial
+from _thread import interrupt_main
+from functools import partial, wraps
 from types import FrameType
 from typing import Any
 
@@ -27,10 +35,12 @@ import gevent
 from gevent.hub import Waiter
 from greenlet import getcurrent, greenlet
 
+from greenline.hub import native_locals
 from greenline.hub.handlers import Handler
 from greenline.hub.turns import Turns
 
 SIGNAL = signal.SIGVTALRM
+FIRST = 4  # intervals that a request computes before it is interrupted for the first time
 # Packages whose functions are not interrupted, nor what they call.
 RUNTIME = frozenset({"gevent", "greenline", "importlib", "logging"})
 # Packages whose functions are not interrupted: they hold locks which the hub may need.
@@ -40,13 +50,33 @@ CALLERS = (
     "greenline.flask", "greenline.http.response", "greenline.hub.early_imports",
     "greenline.hub.request_timeout", "greenline.worker.worker",
 )  # fmt: skip
-# Their settings of a block, such as no_grad(), are those of a native thread.
-STATE_PER_THREAD = "torch", "jax", "tensorflow", "paddle"
+# Where one of these is loaded nothing is interrupted. What they set for a block, such as
+# no_grad(), is set for a native thread; lxml calls Python while it holds a native lock.
+NATIVE = "torch", "jax", "tensorflow", "paddle", "cupy", "lxml", "osgeo", "rasterio", "fiona"
+# Instructions at which a function or the next round of a loop begins; Python 3.11 joins a
+# comparison and the jump behind it. At others a function of C may be in progress that looks for
+# signals: a file does so after each write, while it holds its native lock.
+BEGINS = frozenset(
+    number
+    for name, number in opcode.opmap.items()
+    if name in ("RESUME", "COMPARE_OP") or "JUMP_BACKWARD" in name
+)
+IN_REPR = "Py_Repr"  # in the dict of a native thread: the objects whose repr() is in progress
 _run_thread: Any = threading.Thread._bootstrap  # type: ignore[attr-defined]
 THREAD = _run_thread.__code__
 
 # Those that wait for their next turn: an exception would be raised between any two instructions.
-computing: set[greenlet] = set()
+interrupted: set[greenlet] = set()
+
+
+class _Again:
+    """Its negation lets the signal come again, when its handler has returned."""
+
+    # After a call the interpreter looks for signals: within the handler.
+    __neg__ = partial(interrupt_main, SIGNAL)
+
+
+_again: Any = _Again()
 
 
 class Slices:
@@ -54,46 +84,67 @@ class Slices:
     Interrupt what computes in the main thread.
 
     :param turns: in which what was interrupted waits.
-    :param interval_s: seconds of processor time, float: what has computed for one to two of these
-        is interrupted.
+    :param interval_s: seconds of processor time, float. A request or a thread is interrupted when
+        it has computed for ``FIRST`` of these, and after each one to two more.
     """
 
     def __init__(self, turns: Turns, interval_s: float) -> None:
         self._turns = turns
         self._interval_s = interval_s
         self._hub = gevent.get_hub()
-        self._last: tuple[greenlet | None, float, int] = (None, 0.0, 0)
+        # The id: a reference to a greenlet would keep what code keeps per thread.
+        self._last = (0, 0)
+        self._intervals = 0  # that this one has computed
+        self._of_thread = native_locals.dict_of_thread()
 
     def start(self, set_handler: Any = signal.signal) -> None:
         """
-        Begin.
+        Start the timer, unless the application has a handler for its signal.
 
         :param set_handler: Python's ``signal.signal``, where the application has another one.
         """
+        if signal.getsignal(SIGNAL) != signal.SIG_DFL:
+            return
         set_handler(SIGNAL, self._tick)
         signal.siginterrupt(SIGNAL, False)
-        # Python's end restores the default, which ends the process.
+        # The signal ends a process without a handler, as a program is that a process executes in
+        # its own place, and Python at its end.
+        for name in ("execv", "execve"):  # which all others of os call
+            if not hasattr(execute := getattr(os, name), "__wrapped__"):
+                setattr(os, name, _without_timer(execute))
         atexit.register(self.stop)
         signal.setitimer(signal.ITIMER_VIRTUAL, self._interval_s, self._interval_s)
 
     def stop(self) -> None:
-        """End."""
+        """Stop the timer."""
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         atexit.unregister(self.stop)
 
-    def _tick(self, _: int, frame: FrameType | None) -> None:
+    def _tick(self, _: int, frame: FrameType | None) -> object:
         me = getcurrent()
         if me is self._hub or not isinstance(me, gevent.Greenlet):
-            return
-        since_s = me.since_s if type(me) is Handler else 0.0
-        last, self._last = self._last, (me, since_s, self._hub.loop.iteration)
-        # At the second time in one round of the loop, so it has not waited since the first.
-        if last == self._last and _may_wait(frame):
+            return None
+        # In one round of the loop it has not waited.
+        last, self._last = self._last, (id(me), self._hub.loop.iteration)
+        self._intervals = self._intervals + 1 if last == self._last else 0
+        needed = 1 if getattr(me, "was_interrupted", False) else FIRST
+        if self._intervals < needed or frame is None:
+            return None
+        if frame.f_code.co_code[frame.f_lasti] not in BEGINS:
+            return -_again
+        if _may_wait(frame):
             self._wait(me)
+        return None
 
-    def _wait(self, me: greenlet) -> None:
+    def _wait(self, me: Any) -> None:
         waiter: Waiter[None] = Waiter()
-        computing.add(me)
+        # Else the repr() of a list in another greenlet would be that of a list in itself.
+        in_repr = self._of_thread.pop(IN_REPR, None)
+        # It may hold a lock that destructors need, and a collection in the hub cannot wait for it.
+        collects = gc.isenabled()
+        gc.disable()
+        interrupted.add(me)
+        me.was_interrupted = True
         try:
             if type(me) is Handler:
                 me.wait_for_turn(waiter)
@@ -101,16 +152,20 @@ class Slices:
                 self._turns.wait(None, partial(waiter.switch, None))
                 waiter.get()
         finally:
-            computing.discard(me)
+            interrupted.discard(me)
+            if collects:
+                gc.enable()
+            if in_repr is not None:
+                self._of_thread[IN_REPR] = in_repr
 
 
-def _may_wait(frame: FrameType | None) -> bool:
-    """Return whether the application runs in *frame*, where a thread may be interrupted."""
-    if any(name in sys.modules for name in STATE_PER_THREAD) or _has_old_numpy():
+def _may_wait(innermost: FrameType) -> bool:
+    """Return whether the application runs in *innermost*, where a thread may be interrupted."""
+    if any(name in sys.modules for name in NATIVE) or _has_old_numpy():
         return False
-    innermost = frame
+    frame: FrameType | None = innermost
     while frame is not None and frame.f_code is not THREAD:
-        name = frame.f_globals.get("__name__", "")
+        name = str(frame.f_globals.get("__name__"))
         package = name.partition(".")[0]
         if frame is innermost and package in LOCKING:
             return False
@@ -124,3 +179,26 @@ def _has_old_numpy() -> bool:
     # errstate() is that of a native thread before numpy 2.
     numpy = sys.modules.get("numpy")
     return numpy is not None and str(getattr(numpy, "__version__", "0")).startswith(("0", "1."))
+
+
+def _without_timer(execute: Any) -> Any:
+    """Return *execute*, which executes a program without the timer."""
+
+    @wraps(execute)
+    def executing(*args: Any, **kwargs: Any) -> Any:
+        times = signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        try:
+            return execute(*args, **kwargs)
+        finally:  # it has failed
+            signal.setitimer(signal.ITIMER_VIRTUAL, *times)
+
+    return executing
+
+
+def _after_fork_in_child() -> None:
+    if interrupted:
+        gc.enable()
+        interrupted.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

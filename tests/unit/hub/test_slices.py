@@ -1,27 +1,34 @@
 """greenline.hub.slices: what computes is interrupted, where a thread may be."""
 
 import ctypes
+import gc
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from threading import Thread
+from pathlib import Path
+from threading import RLock, Thread
 from time import monotonic, process_time
 from types import FunctionType, SimpleNamespace
 
 import gevent
 import pytest
 from gevent.monkey import get_original
+from greenlet import getcurrent, greenlet
 
 from greenline.hub import slices as module
 from greenline.hub.handlers import Handlers
-from greenline.hub.slices import Slices, computing
+from greenline.hub.slices import FIRST, Slices, interrupted
+from greenline.hub.turns import Turns
 
 INTERVAL_S = 0.002
 LONG_S = 0.1  # of processor time, which many intervals are
-MANY = 5  # of these
+MANY = 5  # rounds of others
 REQUEST = SimpleNamespace(method="GET", path="/long")
 
 Work = Callable[[], object]
@@ -54,11 +61,10 @@ def handlers() -> Iterator[Handlers]:
     """Handlers that are interrupted."""
     made = Handlers()
     slices = Slices(made.turns, INTERVAL_S)
-    before = signal.getsignal(module.SIGNAL)
     slices.start()
     yield made
     slices.stop()
-    signal.signal(module.SIGNAL, before)
+    signal.signal(module.SIGNAL, signal.SIG_DFL)
     made.retire_idle(made.idle())
     gevent.sleep(0)
 
@@ -91,12 +97,12 @@ def run(handlers: Handlers, work: Work) -> int:
 
 def test_others_run_while_one_computes(handlers: Handlers) -> None:
     assert run(handlers, in_application()) > MANY
-    assert not computing
+    assert not interrupted
 
 
-def test_what_computes_for_less_than_an_interval_is_not_interrupted(handlers: Handlers) -> None:
+def test_what_computes_for_less_than_some_intervals_is_not_interrupted(handlers: Handlers) -> None:
     for _ in range(20):
-        assert run(handlers, in_application(partial(compute, INTERVAL_S / 10))) < MANY
+        assert run(handlers, in_application(partial(compute, (FIRST - 1) * INTERVAL_S))) < MANY
         gevent.sleep(0.001)  # another round of the loop
 
 
@@ -145,16 +151,21 @@ def test_what_may_hold_a_lock_that_the_hub_needs_is_not_interrupted(
 
 @pytest.mark.parametrize(
     ("name", "version", "is_interrupted"),
-    [("torch", "2.9.0", False), ("numpy", "1.26.4", False), ("numpy", "2.0.0", True)],
+    [
+        ("torch", "2.9.0", False),
+        ("lxml", "6.1.3", False),
+        ("numpy", "1.26.4", False),
+        ("numpy", "2.0.0", True),
+    ],
 )
-def test_a_library_with_state_per_native_thread_keeps_the_worker(
+def test_a_library_that_knows_native_threads_alone_keeps_the_worker(
     handlers: Handlers,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     version: str,
     is_interrupted: bool,
 ) -> None:
-    """What one request sets for a block would be set for another one."""
+    """What one request sets for a block would be set for another one, or its lock blocks it."""
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(__version__=version))
     assert (run(handlers, in_application()) > MANY) is is_interrupted
 
@@ -184,11 +195,11 @@ def test_one_that_was_interrupted_can_be_ended(handlers: Handlers) -> None:
 
     ended = start(handlers, in_application(work))
     gevent.sleep(0)
-    (handler,) = computing
+    (handler,) = interrupted
     gevent.kill(handler)
     rounds_until(ended)
     assert caught
-    assert not computing
+    assert not interrupted
 
 
 def test_the_time_without_a_wait_goes_on_across_interruptions(handlers: Handlers) -> None:
@@ -197,6 +208,153 @@ def test_the_time_without_a_wait_goes_on_across_interruptions(handlers: Handlers
         run(handlers, in_application())
     (found_s,) = handlers.turns.pages.values()
     assert found_s > LONG_S / 2
+
+
+def test_a_file_that_several_print_to_is_not_interrupted(
+    handlers: Handlers, tmp_path: Path
+) -> None:
+    """It looks for signals while it holds its native lock, which knows no greenlets."""
+    failed: list[RuntimeError] = []
+    with (tmp_path / "printed").open("w") as file:
+
+        def work() -> None:
+            until_s = process_time() + LONG_S
+            while process_time() < until_s and not failed:
+                try:
+                    print("x" * 2000, file=file, flush=True)
+                except RuntimeError as error:
+                    failed.append(error)
+
+        both = [start(handlers, in_application(work)) for _ in range(2)]
+        for ended in both:
+            rounds_until(ended)
+        assert handlers.stats()["size"] == 2
+    assert not failed
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: [json.dumps(number) for number in range(100)],
+        lambda: sorted(range(100), key=lambda number: -number),
+        lambda: re.sub("x", lambda _: "y", "x" * 100),
+        lambda: str(dict.fromkeys(range(1000))),
+    ],
+    ids=["functions of C", "a key", "a replacement", "one call"],
+)
+def test_what_calls_functions_of_c_is_interrupted(handlers: Handlers, step: Work) -> None:
+    def work() -> None:
+        until_s = process_time() + LONG_S
+        while process_time() < until_s:
+            step()
+
+    assert run(handlers, in_application(work)) > MANY
+
+
+def test_a_list_has_its_repr_in_several(handlers: Handlers) -> None:
+    """The interpreter notes per native thread of which lists a repr() is in progress."""
+
+    class Item:
+        def __repr__(self) -> str:
+            compute(FIRST * INTERVAL_S)
+            return "item"
+
+    items, found = [Item() for _ in range(10)], list[str]()
+    work = in_application(lambda: found.append(repr(items)))
+    for ended in [start(handlers, work) for _ in range(2)]:
+        rounds_until(ended)
+    assert handlers.stats()["size"] == 2
+    assert found == ["[" + ", ".join(["item"] * 10) + "]"] * 2
+
+
+def test_no_destructor_runs_in_the_hub_while_one_that_may_hold_its_lock_waits(
+    handlers: Handlers,
+) -> None:
+    lock, destroyed = RLock(), list[object]()
+
+    class InCycle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            with lock:
+                destroyed.append(self)
+
+    def work() -> None:
+        with lock:
+            compute()
+
+    def litter() -> None:
+        for _ in range(100):
+            InCycle()
+
+    ended = start(handlers, in_application(work))
+    while not ended:
+        gevent.get_hub().loop.run_callback(litter)
+        gevent.sleep(0)
+    assert gc.isenabled()
+    gc.collect()
+    assert destroyed
+    assert len(destroyed) % 100 == 0
+
+
+def test_a_child_collects_garbage(handlers: Handlers) -> None:
+    """It has none of those that were interrupted."""
+    ended = start(handlers, in_application())
+    while not interrupted:
+        assert not ended
+        gevent.sleep(0)
+    if (pid := os.fork()) == 0:
+        os._exit(not gc.isenabled() or bool(interrupted))
+    assert os.waitpid(pid, 0)[1] == 0
+    rounds_until(ended)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_thread_that_has_ended_is_dropped() -> None:
+    """What it kept is destroyed with it, such as a connection."""
+    greenlets: list[weakref.ref[greenlet]] = []
+
+    def work() -> None:
+        greenlets.append(weakref.ref(getcurrent()))
+        compute()
+
+    thread = Thread(target=work)
+    thread.start()
+    thread.join()
+    del thread
+    gevent.sleep(0)
+    gevent.sleep(0)
+    assert greenlets[0]() is None
+
+
+def test_a_program_is_not_ended_by_the_signal() -> None:
+    """A process keeps its timer where it executes another program in its place."""
+    source = (
+        "import gevent.monkey; gevent.monkey.patch_all()\n"
+        "import os, signal, sys\n"
+        "from greenline.hub.slices import Slices\n"
+        "from greenline.hub.turns import Turns\n"
+        "Slices(Turns(), 0.002).start()\n"
+        "try:\n"
+        "    os.execv('/nowhere', ['nowhere'])\n"
+        "except OSError:\n"
+        "    assert signal.getitimer(signal.ITIMER_VIRTUAL)[1]\n"
+        "os.execv(sys.executable, [sys.executable, '-c', 'sum(range(5_000_000)); print(1)'])\n"
+    )
+    assert subprocess.check_output([sys.executable, "-c", source], timeout=30) == b"1\n"
+
+
+def test_a_handler_of_the_application_stays() -> None:
+    def handler(*_: object) -> None: ...
+
+    before = signal.signal(module.SIGNAL, handler)
+    try:
+        Slices(Turns(), INTERVAL_S).start()
+        assert signal.getsignal(module.SIGNAL) is handler
+        assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+    finally:
+        signal.signal(module.SIGNAL, before)
 
 
 @pytest.mark.usefixtures("handlers")
