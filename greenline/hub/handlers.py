@@ -33,7 +33,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
 
     # Whether it waits for something that no other request holds; lock_waits does not count it then.
     awaits_work = False
-    was_interrupted = False  # since the beginning of its work, because it has computed for long
+    turn_ends_s = 0.0  # as Turns.wait() has it; 0: this work was not interrupted
     request: Any = None
     _clock: Callable[[], float] = staticmethod(monotonic)
     # Since when it computes; infinite while it waits, and after a wait whose end is not seen.
@@ -53,7 +53,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         idle = self._idle
         while True:
             self._clock = clock = self._turns.clock(self.request)
-            self._computed_s, self._since_s, self.was_interrupted = 0.0, clock(), False
+            self._computed_s, self._since_s, self.turn_ends_s = 0.0, clock(), 0.0
             try:
                 self.work(*self.arguments)  # type: ignore[misc]
             except BaseException as error:  # run() raises it in the calling greenlet
@@ -100,7 +100,9 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         """
         computed_s = self._clock() - self._since_s
         self._since_s = inf  # switch_out() notes nothing
-        self._turns.wait(self.request, partial(waiter.switch, None), max(computed_s, 0.0))
+        self.turn_ends_s = self._turns.wait(
+            self.request, partial(waiter.switch, None), max(computed_s, 0.0), self.turn_ends_s
+        )
         waiter.get()
         self._since_s = self._clock() - computed_s
 

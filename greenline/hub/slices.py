@@ -127,7 +127,7 @@ class Slices:
         # In one round of the loop it has not waited.
         last, self._last = self._last, (id(me), self._hub.loop.iteration)
         self._intervals = self._intervals + 1 if last == self._last else 0
-        needed = 1 if getattr(me, "was_interrupted", False) else FIRST
+        needed = 1 if getattr(me, "turn_ends_s", 0.0) else FIRST
         if self._intervals < needed or frame is None:
             return None
         if frame.f_code.co_code[frame.f_lasti] not in BEGINS:
@@ -144,12 +144,14 @@ class Slices:
         collects = gc.isenabled()
         gc.disable()
         interrupted.add(me)
-        me.was_interrupted = True
         try:
             if type(me) is Handler:
                 me.wait_for_turn(waiter)
             else:
-                self._turns.wait(None, partial(waiter.switch, None))
+                me.turn_ends_s = self._turns.wait(
+                    None, partial(waiter.switch, None), self._interval_s,
+                    getattr(me, "turn_ends_s", 0.0),
+                )  # fmt: skip
                 waiter.get()
         finally:
             interrupted.discard(me)

@@ -27,6 +27,7 @@ import gevent
 from greenline.hub.cooperate import FIRST
 
 LONG_S = 0.002  # a page that computes for so long takes turns, below half of it no more
+REST_S = 0.0075  # so long computes one that was interrupted, or longer
 SLICE_S = 0.001  # so long they run between two looks at the sockets, if each has less to do
 SMOOTHING = 4  # requests
 ALONE_S = 2.0  # so long after the last request of another page those of long ones take turns
@@ -102,28 +103,37 @@ class Turns:
         self._taken = now
         return False
 
-    def wait(self, request: Any, begin: Callable[[], object], computed_s: float = 0.0) -> None:
+    def wait(
+        self,
+        request: Any,
+        begin: Callable[[], object],
+        computed_s: float = 0.0,
+        after_s: float = 0.0,
+    ) -> float:
         """
         Call *begin* in its turn.
 
         :param request: has a ``method`` and a ``path``; None: it is of no page.
         :param begin: is called in the hub.
         :param computed_s: seconds that it has computed already, float. Default 0.
+        :param after_s: what this has returned for its last turn. Default 0: it had none.
+        :returns: the virtual time at which it would end if all shared the processor.
         """
         now = monotonic()
         self._advance(now)
-        left_s = LONG_S
+        left_s = REST_S if computed_s else LONG_S
         if request is not None:
             page = page_of(request.method, request.path)
             self._used.add(page)
-            left_s = max(self.pages.get(page, 0.0) - computed_s, LONG_S)
-        ends_s = self._virtual_s + left_s
+            left_s = max(self.pages.get(page, 0.0) - computed_s, left_s)
+        ends_s = max(self._virtual_s, after_s) + left_s
         heappush(self._waiting, (ends_s, next(self._numbers), begin))
         if not self._round.active:
             self._ended_s = now
             # A callback runs when all events of a round are through, and before the next look at
             # the sockets.
             self._round.start(self._loop.run_callback, self._next)
+        return ends_s
 
     def note(self, request: Any, computed_s: float, clock: Callable[[], float]) -> None:
         """

@@ -208,6 +208,25 @@ def test_one_that_has_computed_already_waits_for_its_rest(turns: Turns) -> None:
     assert order == ["overdue", "interrupted", "new"]
 
 
+def test_one_without_an_end_has_its_share(turns: Turns) -> None:
+    """It waits again and again, for what it computes until it is interrupted."""
+    order: list[str] = []
+    learn(turns, "/long", 2 * module.REST_S)
+
+    def go_on(ends_s: float = 0.0) -> None:
+        if ends_s:
+            order.append("endless")
+            compute(module.REST_S)
+        at_s = turns.wait(None, lambda: go_on(at_s), 1.0, ends_s)
+
+    for _ in range(4):
+        turns.wait(request("/long"), lambda: (order.append("/long"), compute(2 * module.REST_S)))
+    go_on()
+    wait_until(lambda: order.count("/long") == 4, "those with an end")
+    # Each of five has a fifth of the processor.
+    assert order[:4] == ["endless", *3 * ["/long"]]
+
+
 def test_one_is_started_in_a_round_if_it_soon_waits(
     turns: Turns, readable: Callable[[Callable[[], object]], Callable[[], object]]
 ) -> None:
