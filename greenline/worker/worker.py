@@ -155,6 +155,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         # postgres.open() and mongo.open() divide what the servers allow by this number.
         os.environ[settings.WORKERS.name] = str(cfg.workers)
 
+    def init_signals(self) -> None:
+        """Set gunicorn's handlers of signals."""
+        super().init_signals()
+        # Only gunicorn's sync worker reads this pipe. The signals of Slices would fill it, and from
+        # then on Python would write a traceback for each.
+        signal.set_wakeup_fd(-1)
+
     def load_wsgi(self) -> None:
         """Load the application."""
         close_at_exit(self._release)  # first, so that it runs after what the application registers

@@ -86,6 +86,13 @@ def test_others_are_answered_while_one_computes(path: str) -> None:
     assert answered > 20
 
 
+def test_the_signals_that_interrupt_fill_no_pipe() -> None:
+    """Python writes each number into gunicorn's, and a traceback for each once the pipe is full."""
+    with hosting(TARGET) as running:
+        assert running.get("/signals/70000").status == 200
+        assert "wakeup" not in running.log
+
+
 def test_the_hash_of_a_password_leaves_the_others_alone() -> None:
     """Django's takes half a second for each login; C code computes it."""
     with hosting(TARGET) as running, ThreadPoolExecutor(1) as clients:

@@ -1,5 +1,6 @@
 """A WSGI application that was written for threads, for the tests of the worker."""
 
+import _thread
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ from weakref import WeakSet
 
 from gevent.monkey import get_original
 
+from greenline.hub.slices import SIGNAL
 from greenline.telemetry import counters
 from greenline.worker import heartbeat, worker
 
@@ -77,6 +79,9 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
                 ours.recv(1)
             compute(float(path.removeprefix("/read-and-compute/")))
             counts["computed"] += 1
+        elif path.startswith("/signals/"):  # as many as an application gets that computes for long
+            for _ in range(int(path.removeprefix("/signals/"))):
+                _thread.interrupt_main(SIGNAL)
         elif path.startswith("/hash/"):
             hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", int(path.removeprefix("/hash/")))
         elif path.startswith("/block/"):
