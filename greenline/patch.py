@@ -64,6 +64,7 @@ def gevent_patches() -> Iterator[None]:
         buffers,
         early_imports,
         epoll,
+        selectors,
         sockets,
         standard_classes,
         thread_ids,
@@ -73,6 +74,7 @@ def gevent_patches() -> Iterator[None]:
     sockets.install()
     buffers.install()
     epoll.install()
+    selectors.install()
     early_imports.mend()
     thread_ids.install()
 
