@@ -15,11 +15,12 @@ native locks, which know no greenlets: the import system's, those that the log m
 those of files and of libraries. So nothing is interrupted
 
 - while a function of the runtime, of gevent, of the import system or of the log is in progress,
-- in a call into C,
-- where a library keeps state per native thread, or holds a lock while it calls Python.
+- in a call into C, nor in what native code calls (:mod:`~greenline.hub.native_callers`),
+- where something is kept per native thread: by a library, a profiler or a debugger.
 """
 
 import atexit
+import ctypes
 import gc
 import opcode
 import os
@@ -37,6 +38,7 @@ from greenlet import getcurrent, greenlet
 
 from greenline.hub import native_locals
 from greenline.hub.handlers import Handler
+from greenline.hub.native_callers import find_depth
 from greenline.hub.turns import Turns
 
 SIGNAL = signal.SIGVTALRM
@@ -50,9 +52,9 @@ CALLERS = (
     "greenline.flask", "greenline.http.response", "greenline.hub.early_imports",
     "greenline.hub.request_timeout", "greenline.worker.worker",
 )  # fmt: skip
-# Where one of these is loaded nothing is interrupted. What they set for a block, such as
-# no_grad(), is set for a native thread; lxml calls Python while it holds a native lock.
-NATIVE = "torch", "jax", "tensorflow", "paddle", "cupy", "lxml", "osgeo", "rasterio", "fiona"
+# Where one of these is loaded nothing is interrupted: what they set for a block, such as no_grad(),
+# is set for a native thread.
+NATIVE = "torch", "jax", "tensorflow", "paddle", "cupy", "osgeo", "rasterio", "fiona"
 # Instructions at which a function or the next round of a loop begins; Python 3.11 joins a
 # comparison and the jump behind it. At others a function of C may be in progress that looks for
 # signals: a file does so after each write, while it holds its native lock.
@@ -95,6 +97,8 @@ class Slices:
         # The id: a reference to a greenlet would keep what code keeps per thread.
         self._last = (0, 0)
         self._intervals = 0  # that this one has computed
+        self._depth: Any = find_depth()  # not None in a timer's handler
+        self._depth_of_loop = -1  # until the loop has called Python for the first time
         self._of_thread = native_locals.dict_of_thread()
 
     def start(self, set_handler: Any = signal.signal) -> None:
@@ -103,8 +107,9 @@ class Slices:
 
         :param set_handler: Python's ``signal.signal``, where the application has another one.
         """
-        if signal.getsignal(SIGNAL) != signal.SIG_DFL:
+        if self._depth is None or signal.getsignal(SIGNAL) != signal.SIG_DFL:
             return
+        self._hub.loop.run_callback(self._note_depth)
         set_handler(SIGNAL, self._tick)
         signal.siginterrupt(SIGNAL, False)
         # The signal ends a process without a handler, as a program is that a process executes in
@@ -128,7 +133,7 @@ class Slices:
         last, self._last = self._last, (id(me), self._hub.loop.iteration)
         self._intervals = self._intervals + 1 if last == self._last else 0
         needed = 1 if getattr(me, "turn_ends_s", 0.0) else FIRST
-        if self._intervals < needed or frame is None:
+        if self._intervals < needed or frame is None or self._depth() != self._depth_of_loop:
             return None
         if frame.f_code.co_code[frame.f_lasti] not in BEGINS:
             return -_again
@@ -136,10 +141,14 @@ class Slices:
             self._wait(me)
         return None
 
+    def _note_depth(self) -> None:
+        self._depth_of_loop = self._depth()
+
     def _wait(self, me: Any) -> None:
         waiter: Waiter[None] = Waiter()
         # Else the repr() of a list in another greenlet would be that of a list in itself.
         in_repr = self._of_thread.pop(IN_REPR, None)
+        errno = ctypes.get_errno()  # the application may not have read it yet
         # It may hold a lock that destructors need, and a collection in the hub cannot wait for it.
         collects = gc.isenabled()
         gc.disable()
@@ -155,6 +164,7 @@ class Slices:
                 waiter.get()
         finally:
             interrupted.discard(me)
+            ctypes.set_errno(errno)
             if collects:
                 gc.enable()
             if in_repr is not None:
@@ -164,6 +174,8 @@ class Slices:
 def _may_wait(innermost: FrameType) -> bool:
     """Return whether the application runs in *innermost*, where a thread may be interrupted."""
     if any(name in sys.modules for name in NATIVE) or _has_old_numpy():
+        return False
+    if sys.getprofile() is not None or sys.gettrace() is not None:
         return False
     frame: FrameType | None = innermost
     while frame is not None and frame.f_code is not THREAD:

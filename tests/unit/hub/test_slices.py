@@ -153,7 +153,6 @@ def test_what_may_hold_a_lock_that_the_hub_needs_is_not_interrupted(
     ("name", "version", "is_interrupted"),
     [
         ("torch", "2.9.0", False),
-        ("lxml", "6.1.3", False),
         ("numpy", "1.26.4", False),
         ("numpy", "2.0.0", True),
     ],
@@ -165,7 +164,7 @@ def test_a_library_that_knows_native_threads_alone_keeps_the_worker(
     version: str,
     is_interrupted: bool,
 ) -> None:
-    """What one request sets for a block would be set for another one, or its lock blocks it."""
+    """What one request sets for a block would be set for another one."""
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(__version__=version))
     assert (run(handlers, in_application()) > MANY) is is_interrupted
 
@@ -249,6 +248,56 @@ def test_what_calls_functions_of_c_is_interrupted(handlers: Handlers, step: Work
             step()
 
     assert run(handlers, in_application(work)) > MANY
+
+
+def test_what_native_code_calls_is_not_interrupted(handlers: Handlers) -> None:
+    """It may hold a native lock, as lxml does for each parser."""
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+    def compare(*_: object) -> int:
+        compute()
+        return 0
+
+    sort = partial(ctypes.CDLL(None).qsort, (ctypes.c_int * 2)(1, 2), 2, 4, kind(compare))
+    assert run(handlers, in_application(sort)) < MANY
+    assert run(handlers, in_application()) > MANY
+
+
+def test_a_function_in_c_that_looks_for_signals_is_not_interrupted(handlers: Handlers) -> None:
+    def search() -> None:
+        re.match("(a+)+$", "a" * 21 + "b")
+
+    assert run(handlers, in_application(search)) < MANY
+
+
+def test_the_error_number_of_a_call_in_c_is_kept(handlers: Handlers) -> None:
+    found: list[int] = []
+
+    def work(number: int) -> None:
+        ctypes.set_errno(number)
+        compute()
+        found.append(ctypes.get_errno())
+
+    both = [start(handlers, in_application(partial(work, number))) for number in (1, 2)]
+    for ended in both:
+        rounds_until(ended)
+    assert handlers.stats()["size"] == 2
+    assert sorted(found) == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["setprofile", "settrace"])
+def test_what_is_profiled_is_not_interrupted(handlers: Handlers, name: str) -> None:
+    """The function would be called for other requests as well."""
+    set_function: Callable[[object], None] = getattr(sys, name)
+
+    def work() -> None:
+        set_function(lambda *_: None)
+        try:
+            compute()
+        finally:
+            set_function(None)
+
+    assert run(handlers, in_application(work)) < MANY
 
 
 def test_a_list_has_its_repr_in_several(handlers: Handlers) -> None:
