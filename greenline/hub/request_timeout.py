@@ -4,7 +4,8 @@ Enforce ``REQUEST_TIMEOUT`` for an application that has no deadline of its own.
 At the deadline the wait of the request (for a socket, a lock, a queue, a sleep, a thread) fails
 with a TimeoutError, after which libraries clean up; so does the next wait, where one tries again.
 A request that still goes on is interrupted by an exception that ``except Exception`` does not
-catch. Code that computes and never waits cannot be interrupted: its answer is late.
+catch. Code that computes and does not wait is not ended: its answer is late. (While it is between
+two turns an exception would be raised in it between any two instructions.)
 
 The deadline ends when the application takes over the client's socket, as for a WebSocket.
 """
@@ -152,8 +153,8 @@ class RequestTimeouts:
                 late_s = monotonic() - timed.until_s
                 if late_s > GRACE_S and timed.complain_at_s == 0 and timed.thrown is None:
                     self._log.warning(
-                        "%s: answered %.1f s after its deadline; it computes and does not wait, "
-                        "so it could not be interrupted",
+                        "%s: answered %.1f s after its deadline; it computed and did not wait, "
+                        "so nothing ended it",
                         timed, late_s,
                     )  # fmt: skip
 
