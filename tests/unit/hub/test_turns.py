@@ -26,8 +26,11 @@ def request(path: str, method: str = "GET") -> Any:
 
 
 @pytest.fixture
-def turns() -> Turns:
-    return Turns()
+def turns() -> Iterator[Turns]:
+    """All who wait for their turn have it by the end of a test: it would keep the hub busy."""
+    made = Turns()
+    yield made
+    wait_until(lambda: not made._round.active, "all to have had their turn")
 
 
 @pytest.fixture
@@ -217,7 +220,8 @@ def test_one_without_an_end_has_its_share(turns: Turns) -> None:
         if ends_s:
             order.append("endless")
             compute(module.REST_S)
-        at_s = turns.wait(None, lambda: go_on(at_s), 1.0, ends_s)
+        if order.count("/long") < 4:
+            at_s = turns.wait(None, lambda: go_on(at_s), 1.0, ends_s)
 
     for _ in range(4):
         turns.wait(request("/long"), lambda: (order.append("/long"), compute(2 * module.REST_S)))
