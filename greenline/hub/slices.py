@@ -87,7 +87,7 @@ class Slices:
 
     :param turns: in which what was interrupted waits.
     :param interval_s: seconds of processor time, float. A request or a thread is interrupted when
-        it has computed for ``FIRST`` of these, and after each one to two more.
+        it has computed for ``FIRST`` of these, and after each further one.
     """
 
     def __init__(self, turns: Turns, interval_s: float) -> None:
@@ -118,6 +118,9 @@ class Slices:
             if not hasattr(execute := getattr(os, name), "__wrapped__"):
                 setattr(os, name, _without_timer(execute))
         atexit.register(self.stop)
+        self._start_timer()
+
+    def _start_timer(self) -> None:
         signal.setitimer(signal.ITIMER_VIRTUAL, self._interval_s, self._interval_s)
 
     def stop(self) -> None:
@@ -132,7 +135,7 @@ class Slices:
         # In one round of the loop it has not waited.
         last, self._last = self._last, (id(me), self._hub.loop.iteration)
         self._intervals = self._intervals + 1 if last == self._last else 0
-        needed = 1 if getattr(me, "turn_ends_s", 0.0) else FIRST
+        needed = 1 if self._is_known(me) else FIRST
         if self._intervals < needed or frame is None or self._depth() != self._depth_of_loop:
             return None
         if frame.f_code.co_code[frame.f_lasti] not in BEGINS:
@@ -140,6 +143,13 @@ class Slices:
         if _may_wait(frame):
             self._wait(me)
         return None
+
+    def _is_known(self, me: Any) -> bool:
+        """Return whether *me* was interrupted before, or surely will be."""
+        if getattr(me, "turn_ends_s", 0.0):
+            return True
+        known_s = self._turns.known_s(me.request) if type(me) is Handler else 0.0
+        return known_s > (FIRST + 1) * self._interval_s
 
     def _note_depth(self) -> None:
         self._depth_of_loop = self._depth()
@@ -162,6 +172,9 @@ class Slices:
                     getattr(me, "turn_ends_s", 0.0),
                 )  # fmt: skip
                 waiter.get()
+            # Until the next signal, which then comes after one interval.
+            self._last, self._intervals = (id(me), self._hub.loop.iteration), 0
+            self._start_timer()
         finally:
             interrupted.discard(me)
             ctypes.set_errno(errno)

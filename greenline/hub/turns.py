@@ -91,7 +91,7 @@ class Turns:
 
         :param request: has a ``method`` and a ``path``.
         """
-        if not self.pages.get(page_of(request.method, request.path)):
+        if not self.known_s(request):
             self._other_s = monotonic()
             return False
         # Long pages alone gain nothing by turns.
@@ -102,6 +102,17 @@ class Turns:
             return True
         self._taken = now
         return False
+
+    def known_s(self, request: Any) -> float:
+        """
+        Return how long the page of *request* computes without a wait.
+
+        :param request: has a ``method`` and a ``path``; None: it is of no page.
+        :returns: seconds, float; 0 where it was not measured.
+        """
+        if not self.pages or request is None:
+            return 0.0
+        return self.pages.get(page_of(request.method, request.path), 0.0)
 
     def wait(
         self,
@@ -121,11 +132,9 @@ class Turns:
         """
         now = monotonic()
         self._advance(now)
-        left_s = REST_S if computed_s else LONG_S
+        left_s = max(self.known_s(request) - computed_s, REST_S if computed_s else LONG_S)
         if request is not None:
-            page = page_of(request.method, request.path)
-            self._used.add(page)
-            left_s = max(self.pages.get(page, 0.0) - computed_s, left_s)
+            self._used.add(page_of(request.method, request.path))
         ends_s = max(self._virtual_s, after_s) + left_s
         heappush(self._waiting, (ends_s, next(self._numbers), begin))
         if not self._round.active:
