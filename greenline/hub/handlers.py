@@ -100,6 +100,9 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         """
         computed_s = self._clock() - self._since_s
         self._since_s = inf  # switch_out() notes nothing
+        # The processor's time has shown that it is long: the next ones take turns.
+        if not self._turns.known_s(self.request):
+            self._turns.note(self.request, computed_s, thread_time)
         self.turn_ends_s = self._turns.wait(
             self.request, partial(waiter.switch, None), max(computed_s, 0.0), self.turn_ends_s
         )
@@ -107,8 +110,6 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         self._since_s = self._clock() - computed_s
 
     def _note(self) -> None:
-        if self.request is None:
-            return
         self._turns.note(self.request, self._computed_s, self._clock)
         if self._clock is monotonic:
             self._clock, self._computed_s = self._turns.clock(self.request), 0.0

@@ -149,7 +149,7 @@ class Slices:
         if getattr(me, "turn_ends_s", 0.0):
             return True
         known_s = self._turns.known_s(me.request) if type(me) is Handler else 0.0
-        return known_s > (FIRST + 1) * self._interval_s
+        return known_s >= FIRST * self._interval_s
 
     def _note_depth(self) -> None:
         self._depth_of_loop = self._depth()

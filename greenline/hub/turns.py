@@ -135,6 +135,8 @@ class Turns:
         left_s = max(self.known_s(request) - computed_s, REST_S if computed_s else LONG_S)
         if request is not None:
             self._used.add(page_of(request.method, request.path))
+        if computed_s:
+            self._ended_s = now  # what it has had is no time of the others
         ends_s = max(self._virtual_s, after_s) + left_s
         heappush(self._waiting, (ends_s, next(self._numbers), begin))
         if not self._round.active:
@@ -148,16 +150,18 @@ class Turns:
         """
         Note how long a request has computed.
 
-        :param request: has a ``method`` and a ``path``.
+        :param request: has a ``method`` and a ``path``; None: it is of no page.
         :param computed_s: seconds without a wait, float.
         :param clock: what they were measured by.
         """
+        if request is None:
+            return
         page = page_of(request.method, request.path)
         before_s = self.pages.get(page)
         if before_s is None:
             if computed_s < LONG_S or not self._has_place():
                 return
-            self.pages[page] = 0.0
+            self.pages[page] = computed_s if clock is thread_time else 0.0
         elif clock is thread_time:
             change_s = computed_s - before_s
             found_s = before_s + (change_s / SMOOTHING if before_s else change_s)

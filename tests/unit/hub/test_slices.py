@@ -209,6 +209,17 @@ def test_the_time_without_a_wait_goes_on_across_interruptions(handlers: Handlers
     assert found_s > 2 * FIRST * INTERVAL_S
 
 
+def test_a_page_is_known_once_it_was_interrupted(handlers: Handlers) -> None:
+    """The next one of many that come at once is not interrupted so late."""
+    ended = [start(handlers, in_application()) for _ in range(4)]
+    before_s = process_time()
+    gevent.sleep(0)
+    assert process_time() - before_s < 3 * FIRST * INTERVAL_S
+    assert handlers.turns.pages
+    for each in ended:
+        rounds_until(each)
+
+
 def test_a_file_that_several_print_to_is_not_interrupted(
     handlers: Handlers, tmp_path: Path
 ) -> None:

@@ -176,6 +176,26 @@ def test_what_arrives_meanwhile_is_served_after_one_of_them(
     assert order == ["first", "another", "second", "third"]
 
 
+def test_what_long_ones_compute_before_their_turns_is_no_time_of_others(
+    turns: Turns, readable: Callable[[Callable[[], object]], Callable[[], object]]
+) -> None:
+    """Many that begin at once, and are interrupted: their turns are not all in one round."""
+    order: list[str] = []
+    arrives = readable(lambda: order.append("another"))
+
+    def begin(name: str) -> None:
+        order.append(name)
+        compute()
+        if name == "first":
+            arrives()
+
+    for name in ("first", "second", "third"):
+        compute(10 * LONG_S)
+        turns.wait(request("/"), partial(begin, name), 10 * LONG_S)
+    wait_until(lambda: len(order) == 4, "all of them")
+    assert order == ["first", "another", "second", "third"]
+
+
 def test_the_shortest_are_first_until_others_have_waited(turns: Turns) -> None:
     order: list[str] = []
     learn(turns, "/long", 20 * LONG_S)
