@@ -17,7 +17,7 @@ import gevent
 from gevent.hub import Hub, Waiter
 from greenlet import getcurrent, greenlet
 
-from greenline.hub.turns import LONG_S, Turns
+from greenline.hub.turns import LONG_S, Turn, Turns
 
 _wait_for_watcher = Hub.wait
 switch = greenlet.switch  # the hub's own calls switch_out(), which has nothing to note then
@@ -33,7 +33,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
 
     # Whether it waits for something that no other request holds; lock_waits does not count it then.
     awaits_work = False
-    turn_ends_s = 0.0  # as Turns.wait() has it; 0: this work was not interrupted
+    turn: Turn | None = None  # the last one; None: this work was not interrupted
     request: Any = None
     _clock: Callable[[], float] = staticmethod(monotonic)
     # Since when it computes; infinite while it waits, and after a wait whose end is not seen.
@@ -53,7 +53,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         idle = self._idle
         while True:
             self._clock = clock = self._turns.clock(self.request)
-            self._computed_s, self._since_s, self.turn_ends_s = 0.0, clock(), 0.0
+            self._computed_s, self._since_s, self.turn = 0.0, clock(), None
             try:
                 self.work(*self.arguments)  # type: ignore[misc]
             except BaseException as error:  # run() raises it in the calling greenlet
@@ -103,8 +103,8 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         # The processor's time has shown that it is long: the next ones take turns.
         if not self._turns.known_s(self.request):
             self._turns.note(self.request, computed_s, thread_time)
-        self.turn_ends_s = self._turns.wait(
-            self.request, partial(waiter.switch, None), max(computed_s, 0.0), self.turn_ends_s
+        self.turn = self._turns.wait(
+            self.request, partial(waiter.switch, None), max(computed_s, 0.0), self.turn
         )
         waiter.get()
         self._since_s = self._clock() - computed_s

@@ -146,7 +146,7 @@ class Slices:
 
     def _is_known(self, me: Any) -> bool:
         """Return whether *me* was interrupted before, or surely will be."""
-        if getattr(me, "turn_ends_s", 0.0):
+        if getattr(me, "turn", None) is not None:
             return True
         known_s = self._turns.known_s(me.request) if type(me) is Handler else 0.0
         return known_s >= FIRST * self._interval_s
@@ -167,10 +167,9 @@ class Slices:
             if type(me) is Handler:
                 me.wait_for_turn(waiter)
             else:
-                me.turn_ends_s = self._turns.wait(
-                    None, partial(waiter.switch, None), self._interval_s,
-                    getattr(me, "turn_ends_s", 0.0),
-                )  # fmt: skip
+                last = getattr(me, "turn", None)
+                begin = partial(waiter.switch, None)
+                me.turn = self._turns.wait(None, begin, self._interval_s, last)
                 waiter.get()
             # Until the next signal, which then comes after one interval.
             self._last, self._intervals = (id(me), self._hub.loop.iteration), 0

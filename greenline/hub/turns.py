@@ -37,6 +37,8 @@ MAX_SHARES = 16  # of the processor, as threads would have: more that wait slow 
 DIGIT = re.compile(r"\d")
 
 Page = tuple[str, int, str]
+# The virtual time at which one would end if all shared the processor, and a number.
+Turn = tuple[float, int]
 
 
 @lru_cache(4 * MAX_PAGES)
@@ -54,7 +56,7 @@ class Turns:
     def __init__(self) -> None:
         self._loop: Any = gevent.get_hub().loop
         self._round: Any = self._loop.idle(priority=FIRST)  # called once in each round of the loop
-        self._waiting: list[tuple[float, int, Callable[[], object]]] = []
+        self._waiting: list[tuple[Turn, int, Callable[[], object]]] = []
         self._numbers = count()
         self._virtual_s = 0.0  # what each would have had of the processor until _advanced_s
         self._advanced_s = 0.0
@@ -119,32 +121,37 @@ class Turns:
         request: Any,
         begin: Callable[[], object],
         computed_s: float = 0.0,
-        after_s: float = 0.0,
-    ) -> float:
+        last: Turn | None = None,
+    ) -> Turn:
         """
         Call *begin* in its turn.
 
         :param request: has a ``method`` and a ``path``; None: it is of no page.
         :param begin: is called in the hub.
         :param computed_s: seconds that it has computed already, float. Default 0.
-        :param after_s: what this has returned for its last turn. Default 0: it had none.
-        :returns: the virtual time at which it would end if all shared the processor.
+        :param last: what this has returned for its last turn. Default None: it had none.
+        :returns: its turn.
         """
         now = monotonic()
         self._advance(now)
-        left_s = max(self.known_s(request) - computed_s, REST_S if computed_s else LONG_S)
         if request is not None:
             self._used.add(page_of(request.method, request.path))
         if computed_s:
             self._ended_s = now  # what it has had is no time of the others
-        ends_s = max(self._virtual_s, after_s) + left_s
-        heappush(self._waiting, (ends_s, next(self._numbers), begin))
+        left_s = self.known_s(request) - computed_s
+        turn = last
+        # The last turn has all the time of its page: those of one page end one after the other.
+        if turn is None or left_s <= 0:
+            begins_s = self._virtual_s if turn is None else max(self._virtual_s, turn[0])
+            least_s = REST_S if computed_s else LONG_S
+            turn = begins_s + max(left_s, least_s), next(self._numbers)
+        heappush(self._waiting, (turn, next(self._numbers), begin))
         if not self._round.active:
             self._ended_s = now
             # A callback runs when all events of a round are through, and before the next look at
             # the sockets.
             self._round.start(self._loop.run_callback, self._next)
-        return ends_s
+        return turn
 
     def note(self, request: Any, computed_s: float, clock: Callable[[], float]) -> None:
         """

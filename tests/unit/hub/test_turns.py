@@ -11,7 +11,7 @@ import gevent
 import pytest
 
 from greenline.hub import turns as module
-from greenline.hub.turns import LONG_S, MAX_PAGES, Turns, page_of
+from greenline.hub.turns import LONG_S, MAX_PAGES, Turn, Turns, page_of
 from tests.helpers.support import wait_until
 
 
@@ -231,17 +231,36 @@ def test_one_that_has_computed_already_waits_for_its_rest(turns: Turns) -> None:
     assert order == ["overdue", "interrupted", "new"]
 
 
+def test_those_of_one_page_end_one_after_the_other(turns: Turns) -> None:
+    """Each gives its place in the limit to another one soon."""
+    order: list[str] = []
+    learn(turns, "/long", 4 * module.REST_S)
+
+    def go_on(name: str, times: int, last: Turn | None = None) -> None:
+        if last is not None:
+            order.append(name)
+        if times < 4:
+            computed_s = times * module.REST_S
+            begin = lambda: go_on(name, times + 1, mine)  # noqa: E731
+            mine = turns.wait(request("/long"), begin, computed_s, last)
+
+    for name in ("first", "second"):
+        go_on(name, 1)
+    wait_until(lambda: len(order) == 6, "both")
+    assert order == [*3 * ["first"], *3 * ["second"]]
+
+
 def test_one_without_an_end_has_its_share(turns: Turns) -> None:
     """It waits again and again, for what it computes until it is interrupted."""
     order: list[str] = []
     learn(turns, "/long", 2 * module.REST_S)
 
-    def go_on(ends_s: float = 0.0) -> None:
-        if ends_s:
+    def go_on(last: Turn | None = None) -> None:
+        if last is not None:
             order.append("endless")
             compute(module.REST_S)
         if order.count("/long") < 4:
-            at_s = turns.wait(None, lambda: go_on(at_s), 1.0, ends_s)
+            mine = turns.wait(None, lambda: go_on(mine), 1.0, last)
 
     for _ in range(4):
         turns.wait(request("/long"), lambda: (order.append("/long"), compute(2 * module.REST_S)))
