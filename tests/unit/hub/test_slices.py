@@ -217,18 +217,18 @@ def test_the_time_without_a_wait_goes_on_across_interruptions(handlers: Handlers
 
 
 def test_a_page_is_known_once_it_was_interrupted() -> None:
-    """Its next request is interrupted sooner."""
+    """Its next requests are interrupted sooner."""
     interval_s = 0.008
     with interrupted_after(interval_s) as handlers:
         computed_s = []
-        for _ in range(2):
+        for _ in range(6):
             before_s = process_time()
             ended = start(handlers, in_application())
             while not interrupted:
                 gevent.sleep(0)
             computed_s.append(process_time() - before_s)
             rounds_until(ended)
-    assert computed_s[0] > (FIRST - 1) * interval_s > computed_s[1]
+    assert computed_s[0] > (FIRST - 1) * interval_s > min(computed_s[1:])
 
 
 def test_a_file_that_several_print_to_is_not_interrupted(
