@@ -224,7 +224,7 @@ def test_a_page_is_known_once_it_was_interrupted() -> None:
         for _ in range(6):
             before_s = process_time()
             ended = start(handlers, in_application())
-            while not interrupted:
+            while not (interrupted or ended):
                 gevent.sleep(0)
             computed_s.append(process_time() - before_s)
             rounds_until(ended)
@@ -249,7 +249,6 @@ def test_a_file_that_several_print_to_is_not_interrupted(
         both = [start(handlers, in_application(work)) for _ in range(2)]
         for ended in both:
             rounds_until(ended)
-        assert handlers.stats()["size"] == 2
     assert not failed
 
 
@@ -371,7 +370,7 @@ def test_no_destructor_runs_in_the_hub_while_one_that_may_hold_its_lock_waits(
 
 def test_a_child_collects_garbage(handlers: Handlers) -> None:
     """It has none of those that were interrupted."""
-    ended = start(handlers, in_application())
+    ended = start(handlers, in_application(partial(compute, 5 * LONG_S)))
     while not interrupted:
         assert not ended
         gevent.sleep(0)
