@@ -160,6 +160,7 @@ class Slices:
         in_repr = self._of_thread.pop(IN_REPR, None)
         errno = ctypes.get_errno()  # the application may not have read it yet
         # It may hold a lock that destructors need, and a collection in the hub cannot wait for it.
+        # Of several that wait the first one decides: the hub collects nothing until it goes on.
         collects = gc.isenabled()
         gc.disable()
         interrupted.add(me)
