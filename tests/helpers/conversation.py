@@ -111,11 +111,15 @@ class Host:
         self.worker.wsgi = self.app
         if isinstance(self.worker, GreenWorker):
             with pytest.MonkeyPatch.context() as patch:
-                # Its watchdog would outlive it, and look at all that this process tests later.
+                # Its watchdog and its timer would outlive it, and act on what is tested later.
                 patch.setenv("GREENLINE_BLOCKED_HUB_MS", "0")
+                patch.setenv("GREENLINE_SWITCH_INTERVAL_MS", "0")
                 # What this process tests later has no connections of a worker to wait for.
                 patch.setattr(counters, "_own", counters._own)
                 self.worker.prepare()
+            # On a busy machine a conversation computes for long: its next one would wait for its
+            # turn, and these clients have no socket that could be watched meanwhile.
+            self.worker._handlers.turns.note = lambda *_: None  # type: ignore[method-assign]
 
     def talk(
         self, segments: Sequence[bytes], addr: Any = ("127.0.0.1", 4711), server: Any = SERVER
