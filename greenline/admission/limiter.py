@@ -252,7 +252,7 @@ class ConcurrencyLimiter:
 
     def _enqueue(
         self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object],
-        takes_turn: bool = False,
+        takes_turn: bool,
     ) -> QueuedRequest:  # fmt: skip
         if self._timer is None:
             self._start_observing()

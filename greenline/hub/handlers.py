@@ -14,7 +14,7 @@ from time import monotonic, thread_time
 from typing import Any
 
 import gevent
-from gevent.hub import Hub, Waiter
+from gevent.hub import Hub
 from greenlet import getcurrent, greenlet
 
 from greenline.hub.turns import LONG_S, Turn, Turns
@@ -63,7 +63,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
             self._since_s = inf
             # Also if it was short, where all of it was measured.
             if clock is thread_time or self._computed_s >= LONG_S:
-                self._note()
+                self._turns.note(self.request, self._computed_s, self._clock)
             self.work, self.arguments, self.request = None, (), None
             # Critical section: no greenlet switch between here and the switch to the caller.
             idle.append(self)
@@ -86,33 +86,28 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         if computed_s > self._computed_s:
             self._computed_s = computed_s
             if computed_s >= LONG_S:
-                self._note()  # now: a stream may go on for hours
+                self._turns.note(
+                    self.request, self._computed_s, self._clock
+                )  # now: a stream may go on for hours
+                if self._clock is monotonic:
+                    self._clock, self._computed_s = self._turns.clock(self.request), 0.0
 
-    def go_on(self) -> None:
-        """Note that a wait has ended; code that waits calls :func:`end_wait`."""
-        self._since_s = self._clock()
-
-    def wait_for_turn(self, waiter: "Waiter[None]") -> None:
+    def go_on(self, computed_s: float = 0.0) -> None:
         """
-        Wait for the next turn, which does not count as a wait.
+        Note that a wait has ended; code that waits calls :func:`end_wait`.
 
-        :param waiter: a new one.
+        :param computed_s: what :meth:`pause` has returned, if it was no wait. Default 0.
         """
+        self._since_s = self._clock() - computed_s
+
+    def pause(self) -> float:
+        """Return how long it has computed without a wait, in seconds, and measure no more."""
         computed_s = self._clock() - self._since_s
         self._since_s = inf  # switch_out() notes nothing
         # The processor's time has shown that it is long: the next ones take turns.
         if not self._turns.known_s(self.request):
             self._turns.note(self.request, computed_s, thread_time)
-        self.turn = self._turns.wait(
-            self.request, partial(waiter.switch, None), max(computed_s, 0.0), self.turn
-        )
-        waiter.get()
-        self._since_s = self._clock() - computed_s
-
-    def _note(self) -> None:
-        self._turns.note(self.request, self._computed_s, self._clock)
-        if self._clock is monotonic:
-            self._clock, self._computed_s = self._turns.clock(self.request), 0.0
+        return computed_s
 
 
 def install() -> None:

@@ -20,7 +20,7 @@ _CALLS = 3
 
 def find_depth() -> Callable[[], int] | None:
     """
-    Return what tells how many such calls of this native thread are in progress.
+    Return a function that counts such calls, those in progress in this native thread.
 
     :returns: a function to call in this thread, which counts the event loop's own calls as well;
         None where the number is not found.

@@ -29,6 +29,7 @@ import sys
 import threading
 from _thread import interrupt_main
 from functools import partial, wraps
+from math import inf
 from types import FrameType
 from typing import Any
 
@@ -97,7 +98,7 @@ class Slices:
         # The id: a reference to a greenlet would keep what code keeps per thread.
         self._last = (0, 0)
         self._intervals = 0  # that this one has computed
-        self._depth: Any = find_depth()  # not None in a timer's handler
+        self._depth: Any = find_depth()  # None: it cannot be read, and nothing is interrupted
         self._depth_of_loop = -1  # until the loop has called Python for the first time
         self._of_thread = native_locals.dict_of_thread()
 
@@ -165,13 +166,13 @@ class Slices:
         gc.disable()
         interrupted.add(me)
         try:
-            if type(me) is Handler:
-                me.wait_for_turn(waiter)
-            else:
-                last = getattr(me, "turn", None)
-                begin = partial(waiter.switch, None)
-                me.turn = self._turns.wait(None, begin, self._interval_s, last)
-                waiter.get()
+            is_request = type(me) is Handler
+            request, computed_s = (me.request, me.pause()) if is_request else (None, inf)
+            begin, last = partial(waiter.switch, None), getattr(me, "turn", None)
+            me.turn = self._turns.wait(request, begin, max(computed_s, 0.0), last)
+            waiter.get()
+            if is_request:
+                me.go_on(computed_s)
             # Until the next signal, which then comes after one interval.
             self._last, self._intervals = (id(me), self._hub.loop.iteration), 0
             self._start_timer()

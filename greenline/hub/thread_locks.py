@@ -24,8 +24,8 @@ from greenlet import getcurrent
 from greenline.hub.gevent_compat import get_hub_if_exists, green_thread, green_threading
 
 NO_LIMIT = -1
-# So long the hub of another native thread has to take a lock that was handed over: it may stand
-# still.
+# A lock that was handed over to the hub of another native thread is taken back after these seconds:
+# that hub may stand still.
 TAKE_BACK_S = 0.05
 
 get_ident: Callable[[], int] = get_original("_thread", "get_ident")

@@ -4,8 +4,9 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from time import thread_time
+from time import monotonic, thread_time
 from types import SimpleNamespace
+from typing import Any
 
 import gevent
 import gevent.event
@@ -16,7 +17,7 @@ from greenline.hub import handlers as module
 from greenline.hub import lock_waits, sleep
 from greenline.hub.handlers import Handlers
 from greenline.hub.thread_locks import Lock
-from greenline.hub.turns import LONG_S
+from greenline.hub.turns import LONG_S, SMOOTHING
 from greenline.offload import threads
 
 REQUEST = SimpleNamespace(method="GET", path="/")
@@ -224,3 +225,22 @@ def test_a_wait_is_no_computing(handlers: Handlers, wait: Callable[[], object]) 
     for _ in range(2):
         handlers.run(work, request=REQUEST)
     assert not any(handlers.turns.pages.values())
+
+
+def test_a_pause_is_no_end_of_computing(handlers: Handlers) -> None:
+    """The page is as long as all that it computes until it waits."""
+
+    def work() -> None:
+        me: Any = gevent.getcurrent()
+        compute()
+        computed_s = me.pause()
+        gevent.sleep(0.01)
+        me.go_on(computed_s)
+        compute()
+
+    page = SimpleNamespace(method="GET", path="/page")
+    for clock in (monotonic, thread_time):  # the next request is measured exactly
+        handlers.turns.note(page, LONG_S, clock)
+    for _ in range(SMOOTHING):
+        handlers.run(work, request=page)
+    assert handlers.turns.known_s(page) >= LONG_S + (4 * LONG_S - LONG_S) / SMOOTHING

@@ -158,8 +158,21 @@ def test_one_that_was_not_measured_makes_room(turns: Turns) -> None:
     assert len(turns.pages) == MAX_PAGES
 
 
+# What each of three computes before it waits for its turn, and then.
+@pytest.mark.parametrize(
+    ("before_s", "then_s"),
+    [
+        (0.0, 30 * LONG_S),  # longer than what others may have had before
+        # Many that begin at once, and are interrupted: that was no time of others.
+        (10 * LONG_S, LONG_S),
+    ],
+    ids=["before they begin", "after they were interrupted"],
+)
 def test_what_arrives_meanwhile_is_served_after_one_of_them(
-    turns: Turns, readable: Callable[[Callable[[], object]], Callable[[], object]]
+    turns: Turns,
+    readable: Callable[[Callable[[], object]], Callable[[], object]],
+    before_s: float,
+    then_s: float,
 ) -> None:
     order: list[str] = []
     arrives = readable(lambda: order.append("another"))
@@ -168,30 +181,11 @@ def test_what_arrives_meanwhile_is_served_after_one_of_them(
         order.append(name)
         if name == "first":
             arrives()
-        compute(30 * LONG_S)  # longer than what others may have had before
+        compute(then_s)
 
     for name in ("first", "second", "third"):
-        turns.wait(request("/"), lambda name=name: begin(name))
-    wait_until(lambda: len(order) == 4, "all of them")
-    assert order == ["first", "another", "second", "third"]
-
-
-def test_what_long_ones_compute_before_their_turns_is_no_time_of_others(
-    turns: Turns, readable: Callable[[Callable[[], object]], Callable[[], object]]
-) -> None:
-    """Many that begin at once, and are interrupted: their turns are not all in one round."""
-    order: list[str] = []
-    arrives = readable(lambda: order.append("another"))
-
-    def begin(name: str) -> None:
-        order.append(name)
-        compute()
-        if name == "first":
-            arrives()
-
-    for name in ("first", "second", "third"):
-        compute(10 * LONG_S)
-        turns.wait(request("/"), partial(begin, name), 10 * LONG_S)
+        compute(before_s)
+        turns.wait(request("/"), partial(begin, name), before_s)
     wait_until(lambda: len(order) == 4, "all of them")
     assert order == ["first", "another", "second", "third"]
 
