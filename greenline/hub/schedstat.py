@@ -1,6 +1,9 @@
-"""Open what the kernel counts of a thread: its CPU time, and its wait for a processor."""
+"""Read what the kernel counts of a thread: its CPU time, and its wait for a processor."""
 
 import os
+from contextlib import suppress
+
+from gevent.monkey import get_original
 
 SIZE = 128  # bytes, enough for the three numbers
 
@@ -16,3 +19,22 @@ def open_of(thread: int) -> int:
     :raises OSError: the kernel has none.
     """
     return os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
+
+
+class QueuedTime:
+    """For how long the thread that makes this has waited for a processor."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        with suppress(OSError):  # a kernel without it
+            self._fd = open_of(get_original("_thread", "get_native_id")())
+
+    def seconds(self) -> float:
+        """Return the seconds so far, float; 0 where the kernel does not count them."""
+        return int(os.pread(self._fd, SIZE, 0).split()[1]) / 1e9 if self._fd >= 0 else 0.0
+
+    def close(self) -> None:
+        """Close the kernel's file."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

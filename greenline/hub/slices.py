@@ -8,7 +8,8 @@ next turn (:mod:`~greenline.hub.turns`), wherever it is, and then after each int
 end before the first one.
 
 The signal of the timer that counts the processor's time of this process (``ITIMER_VIRTUAL``) asks
-for it: none comes while nothing computes.
+for it: none comes while nothing computes. For code that waits outside of the hub, for the disk, the
+watchdog's thread asks.
 
 Code that was written for threads expects this; the runtime's own and gevent's does not. Nor do
 native locks, which know no greenlets: the import system's, those that the log may take in the hub,
@@ -30,6 +31,7 @@ import threading
 from _thread import interrupt_main
 from functools import partial, wraps
 from math import inf
+from time import monotonic
 from types import FrameType
 from typing import Any
 
@@ -40,6 +42,7 @@ from greenlet import getcurrent, greenlet
 from greenline.hub import native_locals
 from greenline.hub.handlers import Handler
 from greenline.hub.native_callers import find_depth
+from greenline.hub.schedstat import QueuedTime
 from greenline.hub.turns import Turns
 
 SIGNAL = signal.SIGVTALRM
@@ -97,7 +100,9 @@ class Slices:
         self._hub = gevent.get_hub()
         # The id: a reference to a greenlet would keep what code keeps per thread.
         self._last = (0, 0)
-        self._intervals = 0  # that this one has computed
+        self._since_s = 0.0  # when this one kept the thread for the first time
+        self._queued = QueuedTime()
+        self._is_started = False
         self._depth: Any = find_depth()  # None: it cannot be read, and nothing is interrupted
         self._depth_of_loop = -1  # until the loop has called Python for the first time
         self._of_thread = native_locals.dict_of_thread()
@@ -119,13 +124,21 @@ class Slices:
             if not hasattr(execute := getattr(os, name), "__wrapped__"):
                 setattr(os, name, _without_timer(execute))
         atexit.register(self.stop)
+        self._is_started = True
         self._start_timer()
+
+    def interrupt(self) -> None:
+        """Interrupt what keeps the thread without using the processor; call it in another one."""
+        # Python calls the handler as if there had been a signal: no call into C sees one.
+        if self._is_started:
+            interrupt_main(SIGNAL)
 
     def _start_timer(self) -> None:
         signal.setitimer(signal.ITIMER_VIRTUAL, self._interval_s, self._interval_s)
 
     def stop(self) -> None:
         """Stop the timer."""
+        self._is_started = False
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         atexit.unregister(self.stop)
 
@@ -135,15 +148,22 @@ class Slices:
             return None
         # In one round of the loop it has not waited.
         last, self._last = self._last, (id(me), self._hub.loop.iteration)
-        self._intervals = self._intervals + 1 if last == self._last else 0
-        needed = 1 if self._is_known(me) else FIRST
-        if self._intervals < needed or frame is None or self._depth() != self._depth_of_loop:
+        now = self._clock()
+        if last != self._last:
+            self._since_s = now
+        # Less than a half: the timer's signals do not come exactly in time.
+        needed_s = ((1 if self._is_known(me) else FIRST) - 0.5) * self._interval_s
+        if now - self._since_s < needed_s or frame is None or self._depth() != self._depth_of_loop:
             return None
         if frame.f_code.co_code[frame.f_lasti] not in BEGINS:
             return -_again
         if _may_wait(frame):
             self._wait(me)
         return None
+
+    def _clock(self) -> float:
+        """Return the seconds of the thread, but for those in which it waited for a processor."""
+        return monotonic() - self._queued.seconds()
 
     def _is_known(self, me: Any) -> bool:
         """Return whether *me* was interrupted before, or surely will be."""
@@ -174,7 +194,7 @@ class Slices:
             if is_request:
                 me.go_on(computed_s)
             # Until the next signal, which then comes after one interval.
-            self._last, self._intervals = (id(me), self._hub.loop.iteration), 0
+            self._last, self._since_s = (id(me), self._hub.loop.iteration), self._clock()
             self._start_timer()
         finally:
             interrupted.discard(me)

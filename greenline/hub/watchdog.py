@@ -30,7 +30,6 @@ import re
 import traceback
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from math import inf
 from time import monotonic, thread_time
 from typing import Any, NamedTuple, TypeVar
@@ -39,7 +38,8 @@ import gevent
 from gevent.hub import Hub
 from gevent.monkey import get_original
 
-from greenline.hub import lateness, schedstat
+from greenline.hub import lateness
+from greenline.hub.schedstat import QueuedTime
 from greenline.telemetry.reports import Frame
 
 LOG_EVERY_S = 10.0
@@ -48,6 +48,7 @@ NUMBERS = 6  # values of a record in the notes
 MAX_SHARE = 0.01  # of the CPU, for records: each takes 5 us for each frame of each thread
 MAX_RECORDED_BYTES = 1024 * 1024
 SHOWN_S = 0.25  # a hub that is blocked for longer is reported meanwhile
+INTERRUPT_EVERY_S, INTERRUPT_FOR_S = 0.005, 0.1  # what keeps the hub, and how long after it
 STDERR = 2
 HUB = (Hub.run.__code__.co_filename, Hub.run.__code__.co_name)
 
@@ -95,6 +96,9 @@ class Watchdog:
         its seconds. Default: do nothing.
     :param on_stuck: called in the native thread with the stack while the hub is blocked; no garbage
         collection begins in it. Default: do nothing.
+    :param interrupt: called in the native thread, every ``INTERRUPT_EVERY_S`` while the hub is late
+        and shortly after; it must not make an object that the garbage collector tracks. Default: do
+        nothing.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class Watchdog:
         advise: Callable[[Stack], str | None] = lambda stack: None,
         on_logged: Callable[[Stack, float], object] = lambda stack, late_s: None,
         on_stuck: Callable[[Stack], object] = lambda stack: None,
+        interrupt: Callable[[], object] = lambda: None,
     ) -> None:
         self._limit_s = limit_s
         self._period_s = limit_s / RECORDS
@@ -116,6 +121,7 @@ class Watchdog:
         self._advise = advise
         self._on_logged = on_logged
         self._on_stuck = on_stuck
+        self._interrupt = interrupt
         self._blocked = 0
         self._longest_s = 0.0
         self._unlogged = 0
@@ -123,7 +129,8 @@ class Watchdog:
         self._logged_s = self._wait_logged_s = -LOG_EVERY_S
         self._beat_s = 0.0
         self._queued_s = 0.0  # in which the thread has waited for a processor, until the beat
-        self._statistics = -1
+        self._interrupted_s = -inf  # when the hub was late for the last time
+        self._queued: Any = None
         self._timer: Any = None
         self._loop: Any = None
         self._thread = 0
@@ -147,9 +154,8 @@ class Watchdog:
         # faulthandler writes with the interpreter's lock held: into memory, so that it never waits.
         self._fd = os.memfd_create("greenline-watchdog")
         self._loop = gevent.get_hub().loop
-        with suppress(OSError):  # a kernel without it
-            self._statistics = schedstat.open_of(get_original("_thread", "get_native_id")())
-        self._beat_s, self._queued_s = monotonic(), self._queued()
+        self._queued = QueuedTime()
+        self._beat_s, self._queued_s = monotonic(), self._queued.seconds()
         self._timer = self._loop.timer(self._period_s, self._period_s, ref=False)
         self._timer.start(self._beat)
         self._start_thread()
@@ -160,15 +166,7 @@ class Watchdog:
         lateness.due_s = inf
         if timer is not None:
             timer.close()
-            if self._statistics >= 0:
-                os.close(self._statistics)
-                self._statistics = -1
-
-    def _queued(self) -> float:
-        """Return for how long the thread has waited for a processor so far, in seconds."""
-        if self._statistics < 0:
-            return 0.0
-        return int(os.pread(self._statistics, schedstat.SIZE, 0).split()[1]) / 1e9
+            self._queued.close()
 
     def _start_thread(self) -> None:
         sleep, all_threads = get_original("time", "sleep"), True
@@ -178,7 +176,7 @@ class Watchdog:
 
     def _beat(self) -> None:
         """Note the time in the hub, and a block if it is late."""
-        now, queued_s = monotonic(), self._queued()
+        now, queued_s = monotonic(), self._queued.seconds()
         late_s = now - self._beat_s - self._period_s
         waited_s = queued_s - self._queued_s
         try:
@@ -264,7 +262,7 @@ class Watchdog:
                 if recorded_bytes:
                     self._forget(fd)
                     recorded_bytes = 0
-                sleep(pause_s)
+                self._pause(sleep, pause_s)
                 continue
             if recorded_bytes > MAX_RECORDED_BYTES and recorded_s != beat_s:
                 self._forget(fd)
@@ -293,7 +291,22 @@ class Watchdog:
                 pause_s = gap_s / RECORDS
             if pause_s < took_s / MAX_SHARE:
                 pause_s = took_s / MAX_SHARE
-            sleep(pause_s)
+            self._pause(sleep, pause_s)
+
+    def _pause(self, sleep: Any, pause_s: float) -> None:
+        """Sleep in the native thread; interrupt meanwhile what keeps the hub."""
+        now = monotonic()
+        until_s = now + pause_s
+        while now < until_s and self._timer is not None:
+            if now - self._beat_s >= self._period_s + INTERRUPT_EVERY_S:
+                self._interrupted_s = now
+            step_s = until_s - now
+            if now - self._interrupted_s < INTERRUPT_FOR_S:
+                self._interrupt()
+                if step_s > INTERRUPT_EVERY_S:
+                    step_s = INTERRUPT_EVERY_S
+            sleep(step_s)
+            now = monotonic()
 
     def _head(self) -> int:
         """Return the identity of the callback that the loop runs next, 0 without any."""

@@ -1,10 +1,11 @@
 """
 Keep calls that block below Python away from the hub.
 
-``sqlite3``, drivers that wait in C, file locks, pipes, ``os.system``, ``os.wait*``, the hashes of
-passwords and Pillow are replaced by functions that wait in the hub or work in native threads, and
-gRPC's own support for gevent is switched on. Replaced as well are the functions that
-``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is replaced.
+``sqlite3``, drivers that wait in C, file locks, pipes, ``os.system``, ``os.wait*``, ``os.fsync``,
+the compression of much data, the hashes of passwords and Pillow are replaced by functions that wait
+in the hub or work in native threads, and gRPC's own support for gevent is switched on. Replaced as
+well are the functions that ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is
+replaced.
 
 Internal: applications import nothing from here.
 """
@@ -48,6 +49,8 @@ def patch() -> None:
         return
     # Not at the top: at their import these modules keep the functions that gevent has set.
     from greenline.offload import (
+        compression,
+        disk,
         drivers,
         grpc,
         hashing,
@@ -71,6 +74,8 @@ def patch() -> None:
         os.waitid = processes.waitid
     programs.patch()
     started.patch()
+    disk.patch()
+    compression.patch()
     hashing.patch()
     pillow.patch()
     drivers.patch()

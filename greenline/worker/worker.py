@@ -321,9 +321,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._adopt_flask()
         stacks.note_permanent()
         gc.freeze()
-        self._watch_hub()  # not before: that collection would be reported as a blocked hub
-        if interval_ms := settings.SWITCH_INTERVAL_MS.read():
-            Slices(self._handlers.turns, interval_ms / 1000).start(signals.set_handler)
+        # Not before: that collection would be reported as a blocked hub.
+        self._watch_hub(self._interrupt_long_ones())
         if self.age == 1:  # the first worker only: the others have the same application
             for name, why in blocking.found():
                 self.log.warning("%s: %s", name, why)
@@ -782,7 +781,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._respond = timeouts.limited(self._respond)  # type: ignore[method-assign]
         timeouts.start()
 
-    def _watch_hub(self) -> None:
+    def _interrupt_long_ones(self) -> Callable[[], object]:
+        """Return a function that interrupts what keeps the hub, to call in another thread."""
+        interval_ms = settings.SWITCH_INTERVAL_MS.read()
+        if not interval_ms:
+            return lambda: None
+        slices = Slices(self._handlers.turns, interval_ms / 1000)
+        slices.start(signals.set_handler)
+        return slices.interrupt
+
+    def _watch_hub(self, interrupt: Callable[[], object]) -> None:
         limit_s = settings.blocked_hub_s()
         if limit_s is not None:
             stuck_s = self.cfg.timeout / 2 or STUCK_S
@@ -795,6 +803,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 advise=offload.advice_for,
                 on_logged=self._reporter.note_block,
                 on_stuck=self._reporter.note_hub,
+                interrupt=interrupt,
             ).start()
 
     def _listen(self, listener: Any) -> Listener:

@@ -26,6 +26,7 @@ from greenline.hub import slices as module
 from greenline.hub.handlers import Handlers
 from greenline.hub.slices import FIRST, Slices, interrupted
 from greenline.hub.turns import Turns
+from greenline.hub.watchdog import RECORDS, Watchdog
 
 INTERVAL_S = 0.002
 LONG_S = 0.1  # of processor time, which many intervals are
@@ -69,7 +70,10 @@ def interrupted_after(interval_s: float) -> Iterator[Handlers]:
     made = Handlers()
     slices = Slices(made.turns, interval_s)
     slices.start()
+    watchdog = Watchdog(interval_s * RECORDS, interrupt=slices.interrupt)
+    watchdog.start()
     yield made
+    watchdog.stop()
     slices.stop()
     signal.signal(module.SIGNAL, signal.SIG_DFL)
     made.retire_idle(made.idle())
@@ -107,10 +111,13 @@ def test_others_run_while_one_computes(handlers: Handlers) -> None:
     assert not interrupted
 
 
-def test_what_computes_for_less_than_some_intervals_is_not_interrupted(handlers: Handlers) -> None:
-    for _ in range(20):
-        assert run(handlers, in_application(partial(compute, (FIRST - 1) * INTERVAL_S))) < MANY
-        gevent.sleep(0.001)  # another round of the loop
+def test_what_computes_for_less_than_some_intervals_is_not_interrupted() -> None:
+    """Several together may compute for longer."""
+    interval_s = 0.3
+    with interrupted_after(interval_s) as handlers:
+        for _ in range(25):
+            assert run(handlers, in_application(partial(compute, interval_s / 5))) < MANY
+            gevent.sleep(0.001)  # another round of the loop
 
 
 @pytest.mark.usefixtures("handlers")
@@ -174,6 +181,27 @@ def test_a_library_that_knows_native_threads_alone_keeps_the_worker(
     """What one request sets for a block would be set for another one."""
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(__version__=version))
     assert (run(handlers, in_application()) > MANY) is is_interrupted
+
+
+def test_what_waits_for_the_disk_is_interrupted_between_two_calls(handlers: Handlers) -> None:
+    """It uses no processor, and the timer of that does not run."""
+    sleep = get_original("time", "sleep")  # as a read of a slow disk
+
+    def work() -> None:
+        until_s = monotonic() + 20 * LONG_S
+        while monotonic() < until_s:
+            sleep(LONG_S / 20)
+
+    assert run(handlers, in_application(work)) > MANY
+
+
+def test_a_stopped_timer_ends_that_as_well(handlers: Handlers) -> None:
+    ticks: list[int] = []
+    slices = Slices(handlers.turns, INTERVAL_S)
+    slices.start(lambda *_: None)  # the fixture's handler is set
+    signal.signal(module.SIGNAL, lambda *_: ticks.append(1))
+    slices.interrupt()
+    assert not ticks
 
 
 def test_two_that_compute_share_the_processor(handlers: Handlers) -> None:

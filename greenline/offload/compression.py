@@ -1,0 +1,128 @@
+"""
+Compress and decompress in native threads where much data is passed at once: C code does it, which
+lets other threads run Python meanwhile, as under gthread.
+"""
+
+import copy
+import zlib
+from collections.abc import Callable
+from functools import update_wrapper
+from types import ModuleType
+from typing import Any, ClassVar
+
+from greenline.offload.imports import after_import
+from greenline.offload.threads import Turns
+
+# A call with more takes some milliseconds.
+MIN_BYTES = 200_000
+MIN_BYTES_OF_SLOW = 20_000  # of bz2 and lzma
+
+# More than cores: little data does not wait for the end of much. An object is left by its greenlet
+# when the C code has left it.
+_turns = Turns(4, is_left=False)
+
+Function = Callable[..., Any]
+
+
+class _Coder:
+    """An object that compresses or decompresses; its parameters are those of the original."""
+
+    make: ClassVar[Function]
+    min_bytes: ClassVar[int]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._inner = type(self).make(*args, **kwargs)
+        self._has_much = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __copy__(self) -> Any:
+        other = object.__new__(type(self))
+        other._inner, other._has_much = copy.copy(self._inner), self._has_much
+        return other
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.__copy__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._inner.__reduce_ex__(protocol)  # raises TypeError
+
+    def _run(self, function: Function, data: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_much(data, self.min_bytes):
+            return function(data, *args, **kwargs)
+        self._has_much = True
+        return _turns.run(function, data, *args, **kwargs)
+
+
+class _Compressor(_Coder):
+    def compress(self, data: Any, /) -> bytes:
+        """Compress *data*, and return what is ready."""
+        return self._run(self._inner.compress, data)  # type: ignore[no-any-return]
+
+    def flush(self, *args: Any) -> bytes:
+        """Return the rest."""
+        flush: Callable[..., bytes] = self._inner.flush
+        return _turns.run(flush, *args) if self._has_much else flush(*args)
+
+
+class _Decompressor(_Coder):
+    def decompress(self, data: Any, /, *args: Any, **kwargs: Any) -> bytes:
+        """Decompress *data*, and return what is ready."""
+        return self._run(self._inner.decompress, data, *args, **kwargs)  # type: ignore[no-any-return]
+
+
+class _CopiedCompressor(_Compressor):
+    def copy(self) -> Any:
+        """Return a copy."""
+        return self.__copy__()
+
+
+class _CopiedDecompressor(_Decompressor):
+    def copy(self) -> Any:
+        """Return a copy."""
+        return self.__copy__()
+
+
+def patch() -> None:
+    """Replace functions and classes of zlib; those of bz2 and lzma right after their import."""
+    for name in ("compress", "decompress"):
+        setattr(zlib, name, _in_a_thread(getattr(zlib, name)))
+    _replace(zlib, "compressobj", _CopiedCompressor, MIN_BYTES)
+    _replace(zlib, "decompressobj", _CopiedDecompressor, MIN_BYTES)
+    for name in ("bz2", "lzma"):
+        after_import(name, _patch_slow)
+
+
+def _patch_slow(module: ModuleType) -> None:
+    # Their functions use these.
+    prefix = module.__name__.upper()
+    _replace(module, f"{prefix}Compressor", _Compressor, MIN_BYTES_OF_SLOW)
+    _replace(module, f"{prefix}Decompressor", _Decompressor, MIN_BYTES_OF_SLOW)
+
+
+def _replace(module: ModuleType, name: str, base: type[_Coder], min_bytes: int) -> None:
+    original = getattr(module, name)
+    body = {
+        "make": staticmethod(original),
+        "min_bytes": min_bytes,
+        "__doc__": original.__doc__,
+        "__module__": module.__name__,
+    }
+    setattr(module, name, type(name, (base,), body))
+
+
+def _in_a_thread(original: Function) -> Function:
+    def run(data: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not _is_much(data, MIN_BYTES):
+            return original(data, *args, **kwargs)
+        return _turns.run(original, data, *args, **kwargs)
+
+    return update_wrapper(run, original)
+
+
+def _is_much(data: Any, min_bytes: int) -> bool:
+    try:
+        return len(data) >= min_bytes
+    except TypeError:
+        return False  # the call says what is wrong
