@@ -12,10 +12,10 @@ for it: none comes while nothing computes. For code that waits outside of the hu
 watchdog's thread asks.
 
 Code that was written for threads expects this; the runtime's own and gevent's does not. Nor do
-native locks, which know no greenlets: the import system's, those that the log may take in the hub,
-those of files and of libraries. So nothing is interrupted
+native locks, which know no greenlets: those that the log may take in the hub, the import system's
+own, those of files and of libraries. So nothing is interrupted
 
-- while a function of the runtime, of gevent, of the import system or of the log is in progress,
+- while a function of the runtime, of gevent or of the log is in progress, nor in the import system,
 - in a call into C, nor in what native code calls (:mod:`~greenline.hub.native_callers`),
 - where something is kept per native thread: by a library, a profiler or a debugger.
 """
@@ -48,13 +48,14 @@ from greenline.hub.turns import Turns
 SIGNAL = signal.SIGVTALRM
 FIRST = 4  # intervals that a request computes before it is interrupted for the first time
 # Packages whose functions are not interrupted, nor what they call.
-RUNTIME = frozenset({"gevent", "greenline", "importlib", "logging"})
-# Packages whose functions are not interrupted: they hold locks which the hub may need.
-LOCKING = frozenset({"concurrent", "queue", "threading"})
+RUNTIME = frozenset({"gevent", "greenline", "logging"})
+# Packages whose functions are not interrupted: they hold locks which the hub may need. Of importlib
+# those of the modules are not among these: they belong to a greenlet, as each patched lock.
+LOCKING = frozenset({"concurrent", "importlib", "queue", "threading"})
 # Functions of these call the application, where it may wait: what they call is interrupted.
 CALLERS = (
     "greenline.flask", "greenline.http.response", "greenline.hub.early_imports",
-    "greenline.hub.request_timeout", "greenline.worker.worker",
+    "greenline.hub.request_timeout", "greenline.offload.imports", "greenline.worker.worker",
 )  # fmt: skip
 # Where one of these is loaded nothing is interrupted: what they set for a block, such as no_grad(),
 # is set for a native thread.

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from greenline.hub.handlers import Handlers
 from greenline.hub.slices import FIRST, Slices, interrupted
 from greenline.hub.turns import Turns
 from greenline.hub.watchdog import RECORDS, Watchdog
+from greenline.offload.imports import after_import
 
 INTERVAL_S = 0.002
 LONG_S = 0.1  # of processor time, which many intervals are
@@ -141,9 +143,7 @@ def test_a_thread_is_interrupted(make: Callable[[Work], object], is_interrupted:
     assert (rounds_until(ended) > MANY) is is_interrupted
 
 
-@pytest.mark.parametrize(
-    "name", ["gevent.pool", "greenline.postgres.pool", "importlib._bootstrap", "logging"]
-)
+@pytest.mark.parametrize("name", ["gevent.pool", "greenline.postgres.pool", "logging"])
 def test_what_expects_to_run_until_it_waits_does(handlers: Handlers, name: str) -> None:
     """Nor is what it calls interrupted: it holds a lock, or is between two of its steps."""
     assert run(handlers, in_application(of_module(name, compute))) < MANY
@@ -154,7 +154,9 @@ def test_the_worker_itself_is_not_interrupted(handlers: Handlers) -> None:
     assert run(handlers, of_module("greenline.worker.worker", compute)) < MANY
 
 
-@pytest.mark.parametrize("name", ["concurrent.futures.thread", "queue", "threading"])
+@pytest.mark.parametrize(
+    "name", ["concurrent.futures.thread", "importlib._bootstrap", "queue", "threading"]
+)
 def test_what_may_hold_a_lock_that_the_hub_needs_is_not_interrupted(
     handlers: Handlers, name: str
 ) -> None:
@@ -202,6 +204,27 @@ def test_a_stopped_timer_ends_that_as_well(handlers: Handlers) -> None:
     signal.signal(module.SIGNAL, lambda *_: ticks.append(1))
     slices.interrupt()
     assert not ticks
+
+
+@pytest.mark.parametrize("has_action", [False, True])
+def test_a_module_that_computes_is_interrupted(
+    handlers: Handlers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_action: bool
+) -> None:
+    """Another import of it waits for its end."""
+    name = f"computing_{has_action}"
+    (tmp_path / f"{name}.py").write_text(f"from {__name__} import compute\ncompute()\nfound = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    if has_action:
+        after_import(name, lambda each: setattr(each, "found", each.found + 1))
+    found: list[int] = []
+
+    def work() -> None:
+        found.append(importlib.import_module(name).found)
+
+    both = [start(handlers, in_application(work)) for _ in range(2)]
+    assert sum(map(rounds_until, both)) > MANY
+    assert handlers.stats()["size"] == 2
+    assert found == [1 + has_action] * 2
 
 
 def test_two_that_compute_share_the_processor(handlers: Handlers) -> None:
