@@ -1,9 +1,9 @@
 """
-Ask for a small page beside pages that compute, on our worker and on gunicorn's threads.
+Ask for a small page beside pages that keep a thread, on our worker and on gunicorn's threads.
 
 1. Clients ask for pages that compute for about ten milliseconds, at once or after a wait, or for a
-   hundred, and one client for a small page. All serve the same WSGI application, unmodified, on one
-   worker.
+   hundred, that copy two hundred files, or compress two megabytes, and one client for a small page.
+   All serve the same WSGI application, unmodified, on one worker.
 2. The servers have a core, those who ask the others. Rounds are interleaved; a ratio is the middle
    one of those in each round.
 3. The exit status is 1 when the run is invalid, when the small page takes longer than promised
@@ -27,7 +27,7 @@ from bench.rounds import interleaved
 from bench.servers import Gunicorn
 
 THREADS = (8, 16, 32)
-WORKS = ("/computes", "/waits", "/computes-long")
+WORKS = ("/computes", "/waits", "/computes-long", "/copies", "/compresses")
 SMALL = "/small"
 CLIENTS = 20
 WARM_S, SMALL_S, ROUND_S = 1.0, 0.1, 3.0

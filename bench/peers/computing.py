@@ -1,13 +1,21 @@
-"""A WSGI application of pages that compute, one of them after a wait, and a small one."""
+"""
+A WSGI application of pages that keep a thread: they compute, one of them after a wait, copy files
+or compress; and a small one.
+"""
 
 import os
+import shutil
 import socket
+import tempfile
 import threading
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
 ECHO_PORT = int(os.environ["BENCH_ECHO_PORT"])
 STEPS = 250_000  # about ten milliseconds
+FILES = [entry.path for entry in os.scandir(os.path.dirname(os.__file__)) if entry.is_file()]
+TEXT = str(list(range(300_000))).encode()  # two megabytes
 
 kept = threading.local()
 
@@ -17,7 +25,11 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     path = environ["PATH_INFO"]
     if path == "/waits":
         wait()
-    if path != "/small":
+    if path == "/copies":
+        copy_files()
+    elif path == "/compresses":
+        zlib.compress(TEXT)
+    elif path != "/small":
         compute(10 * STEPS if path == "/computes-long" else STEPS)
     start_response("200 OK", [("Content-Length", str(len(path)))])
     return [path.encode()]
@@ -29,6 +41,13 @@ def compute(steps: int) -> int:
     for number in range(steps):
         total += number
     return total
+
+
+def copy_files() -> None:
+    """Copy some two hundred files, which are modules of Python."""
+    with tempfile.TemporaryDirectory(prefix="gl-") as folder:
+        for path in FILES:
+            shutil.copy(path, folder)
 
 
 def wait() -> None:
