@@ -80,7 +80,7 @@ class _Again:
     """Its negation lets the signal come again, when its handler has returned."""
 
     # After a call the interpreter looks for signals: within the handler.
-    __neg__ = partial(interrupt_main, SIGNAL)
+    __neg__ = staticmethod(partial(interrupt_main, SIGNAL))
 
 
 _again: Any = _Again()
@@ -103,7 +103,7 @@ class Slices:
         self._last = (0, 0)
         self._since_s = 0.0  # when this one kept the thread for the first time
         self._queued = QueuedTime()
-        self._is_started = False
+        self._is_started = self._is_ticking = False
         self._depth: Any = find_depth()  # None: it cannot be read, and nothing is interrupted
         self._depth_of_loop = -1  # until the loop has called Python for the first time
         self._of_thread = native_locals.dict_of_thread()
@@ -144,6 +144,22 @@ class Slices:
         atexit.unregister(self.stop)
 
     def _tick(self, _: int, frame: FrameType | None) -> object:
+        # In what this calls the interpreter looks for signals as well.
+        if self._is_ticking:
+            return None
+        self._is_ticking = True
+        try:
+            found = self._find(frame)
+        finally:
+            self._is_ticking = False
+        if found is _again:
+            return -found
+        if found is not None:
+            self._wait(found)
+        return None
+
+    def _find(self, frame: FrameType | None) -> Any:
+        """Return the greenlet to interrupt; ``_again`` after the next instruction, or None."""
         me = getcurrent()
         if me is self._hub or not isinstance(me, gevent.Greenlet):
             return None
@@ -157,10 +173,11 @@ class Slices:
         if now - self._since_s < needed_s or frame is None or self._depth() != self._depth_of_loop:
             return None
         if frame.f_code.co_code[frame.f_lasti] not in BEGINS:
-            return -_again
-        if _may_wait(frame):
-            self._wait(me)
-        return None
+            return _again
+        if not _may_wait(frame):
+            return None
+        self._since_s = now  # a signal that comes before its wait is none of its next slice
+        return me
 
     def _clock(self) -> float:
         """Return the seconds of the thread, but for those in which it waited for a processor."""

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from pathlib import Path
 from threading import RLock, Thread
 from time import monotonic, process_time
 from types import FunctionType, SimpleNamespace
+from typing import Any
 
 import gevent
 import pytest
@@ -120,6 +122,26 @@ def test_what_computes_for_less_than_some_intervals_is_not_interrupted() -> None
         for _ in range(25):
             assert run(handlers, in_application(partial(compute, interval_s / 5))) < MANY
             gevent.sleep(0.001)  # another round of the loop
+
+
+def test_a_signal_in_the_handler_is_ignored(
+    handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call of the handler would be interrupted by the next one."""
+    find, depths, depth = Slices._find, set[int](), 0
+
+    def noted(*args: Any) -> Any:
+        nonlocal depth
+        depth += 1
+        depths.add(depth)
+        interrupt_main(module.SIGNAL)
+        getcurrent()  # after a call the interpreter looks for signals
+        depth -= 1
+        return find(*args)
+
+    monkeypatch.setattr(Slices, "_find", noted)
+    assert run(handlers, in_application()) > MANY
+    assert depths == {1}
 
 
 @pytest.mark.usefixtures("handlers")
