@@ -137,7 +137,8 @@ def test_a_blocked_hub_shows_its_requests_and_the_code_that_blocks(
 ) -> None:
     """From the shared memory: its greenlets cannot be asked."""
     paths = ("/postgres/books", "/sleep")
-    with hosting(APP, URL=empty_database) as running:
+    # Else the view would be interrupted between two pauses.
+    with hosting(APP, URL=empty_database, GREENLINE_SWITCH_INTERVAL_MS="0") as running:
         (worker,) = running.workers()
         with waiting(running, tmp_path / "go", *paths, url=empty_database):
             wait_until(lambda: stacks(worker).count("s old") == 2, "the requests to wait")

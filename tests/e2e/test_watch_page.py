@@ -45,7 +45,9 @@ def port() -> int:
 @pytest.fixture(scope="module")
 def running(port: int) -> Iterator[Service]:
     """Two workers and their page."""
-    with hosting(APP, "-w", "2", GREENLINE_OPS_BIND=f"127.0.0.1:{port}") as service:
+    # Else what blocks would be interrupted between two pauses.
+    settings = {"GREENLINE_OPS_BIND": f"127.0.0.1:{port}", "GREENLINE_SWITCH_INTERVAL_MS": "0"}
+    with hosting(APP, "-w", "2", **settings) as service:
         yield service
 
 

@@ -42,7 +42,7 @@ def main() -> None:
         hosting(
             APP, "-w", "2", URL=server.url, DATABASE_URL=server.url, URI=f"{mongo.url}pictures",
             GREENLINE_POOL="1", POSTGRES_POOL_SIZE="4", GREENLINE_SLOW_MS="700",
-            GREENLINE_OPS_BIND=f"127.0.0.1:{port}",
+            GREENLINE_OPS_BIND=f"127.0.0.1:{port}", GREENLINE_SWITCH_INTERVAL_MS="0",
         ) as running,
         ThreadPoolExecutor(CLIENTS + 1) as clients,
         browser(1200, 1500) as chrome,
