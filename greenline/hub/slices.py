@@ -46,7 +46,7 @@ from greenline.hub.schedstat import QueuedTime
 from greenline.hub.turns import Turns
 
 SIGNAL = signal.SIGVTALRM
-FIRST = 4  # intervals that a request computes before it is interrupted for the first time
+FIRST = 4  # intervals of a request before it is interrupted for the first time
 # Packages whose functions are not interrupted, nor what they call.
 RUNTIME = frozenset({"gevent", "greenline", "logging"})
 # Packages whose functions are not interrupted: they hold locks which the hub may need. Of importlib
@@ -91,8 +91,9 @@ class Slices:
     Interrupt what computes in the main thread.
 
     :param turns: in which what was interrupted waits.
-    :param interval_s: seconds of processor time, float. A request or a thread is interrupted when
-        it has computed for ``FIRST`` of these, and after each further one.
+    :param interval_s: seconds, float. A request or a thread is interrupted when it has kept the
+        main thread for ``FIRST`` of these, but for the time in which that waited for a processor,
+        and after each further one.
     """
 
     def __init__(self, turns: Turns, interval_s: float) -> None:
@@ -141,6 +142,7 @@ class Slices:
         """Stop the timer."""
         self._is_started = False
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        self._queued.close()
         atexit.unregister(self.stop)
 
     def _tick(self, _: int, frame: FrameType | None) -> object:
