@@ -500,14 +500,17 @@ def test_a_handler_of_the_application_stays() -> None:
         signal.signal(module.SIGNAL, before)
 
 
-@pytest.mark.usefixtures("handlers")
 def test_signals_come_only_while_something_computes() -> None:
     ticks: list[int] = []
+    slices = Slices(Turns(), INTERVAL_S)
+    slices.start()
     signal.signal(module.SIGNAL, lambda *_: ticks.append(1))
     until_s, before_s = monotonic() + 50 * INTERVAL_S, process_time()
     while monotonic() < until_s:
         gevent.sleep(10 * INTERVAL_S)
     assert len(ticks) <= (process_time() - before_s) / INTERVAL_S + 1
+    slices.stop()
+    signal.signal(module.SIGNAL, signal.SIG_DFL)
 
 
 @pytest.mark.usefixtures("handlers")
