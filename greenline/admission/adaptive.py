@@ -177,7 +177,7 @@ class Adaptive:
 
         Call this about every 20 ms while requests wait or more than ``INITIAL`` are in progress.
         """
-        in_progress, waiting, blocked, starved, _, idle = load
+        in_progress, waiting, blocked, starved, _, interrupted, idle = load
         self._most = max(self._most, in_progress)
         now = self._clock()
         past_s, self._observed_s = now - self._observed_s, now
@@ -220,10 +220,10 @@ class Adaptive:
             # A busy CPU needs no more than the first limit.
             is_of_pool = self._limit <= self._first()
             self._decay(past_s, self.initial, now, POOL_DECAY_S if is_of_pool else DECAY_S)
-        elif self._idle < SATURATED and self._limit > min(FEW, self.initial):
-            # 8 keep a CPU busy as well, and need fewer connections: beyond 5, SQLAlchemy's pool
-            # makes a new one for each use.
-            self._decay(past_s, min(FEW, self.initial), now)
+        elif self._limit < (few := self._few(interrupted, now)) and self._blocked < PLENTY:
+            self._set(few, now)
+        elif self._idle < SATURATED and self._limit > few:
+            self._decay(past_s, few, now)
         elif (
             waiting
             and not starved
@@ -242,6 +242,13 @@ class Adaptive:
         if first > self._limit:
             self._limit = float(first)
             self.value = first
+
+    def _few(self, interrupted: int, now: float) -> float:
+        """Return the limit under a CPU that is never idle."""
+        # 8 keep a CPU busy as well as the first limit does, and need fewer connections: beyond 5,
+        # SQLAlchemy's pool makes a new one for each use. Those that compute for long are not among
+        # them: a small page would wait until one of 8 has ended.
+        return min(FEW + interrupted, self.initial, self._slots.highest(now))
 
     def _grow(self, in_progress: int, now: float) -> None:
         """Double the limit: no request ends, and the CPU is idle."""
@@ -269,7 +276,7 @@ class Adaptive:
             self._forbid(limit + 1, now)
             self._set(limit, now)
 
-    def _decay(self, past_s: float, lowest: int, now: float, decay_s: float = DECAY_S) -> None:
+    def _decay(self, past_s: float, lowest: float, now: float, decay_s: float = DECAY_S) -> None:
         """Move the limit towards *lowest*: the CPU is busy."""
         self._set(max(self._limit * (1 - past_s / decay_s), lowest), now)
 

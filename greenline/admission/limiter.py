@@ -24,7 +24,7 @@ from greenline.admission.overload import Overload
 from greenline.admission.queue import Queue, QueuedRequest
 from greenline.budget import of_unmodified_code, pool_sizes
 from greenline.errors import ClientGone, Overloaded
-from greenline.hub import lock_waits
+from greenline.hub import lock_waits, slices
 from greenline.hub.cooperate import wake
 from greenline.hub.deadline import SPENT, WAITS_FOR
 from greenline.hub.idle import IdleTime
@@ -64,9 +64,11 @@ class ConcurrencyLimiter:
         (the default): it has no deadline.
     :param exempt: exact paths of requests that are always admitted. Default: the health checks.
     :param blocked: returns the number of requests in progress that wait for locks or connections
-        which others in progress hold. Default: 0, as for the next four.
+        which others in progress hold. Default: 0, as for the next five.
     :param starved: returns the number of those that wait for a connection that a server refuses.
     :param spare: returns the number of idle handlers.
+    :param interrupted: returns the number of requests in progress that compute, and wait for a turn
+        or a thread.
     :param connected: returns the number of connected clients.
     :param unaccepted: returns the number of clients not accepted yet; infinite: too many to count.
     """
@@ -82,6 +84,7 @@ class ConcurrencyLimiter:
         blocked: Callable[[], int] = lambda: 0,
         starved: Callable[[], int] = lambda: 0,
         spare: Callable[[], int] = lambda: 0,
+        interrupted: Callable[[], int] = lambda: 0,
         connected: Callable[[], int] = lambda: 0,
         unaccepted: Callable[[], float] = lambda: 0,
     ) -> None:
@@ -93,6 +96,7 @@ class ConcurrencyLimiter:
         self._blocked = blocked
         self._starved = starved
         self._spare = spare
+        self._interrupted = interrupted
         self._in_progress = 0
         self._refused = 0
         self._disconnected = 0
@@ -324,6 +328,7 @@ class ConcurrencyLimiter:
                 blocked=self._blocked(),
                 starved=self._starved(),
                 spare=self._spare(),
+                interrupted=self._interrupted(),
                 idle=idle,
             )
         )
@@ -391,6 +396,7 @@ def limiter(
         blocked=lock_waits.waiting,
         starved=starved,
         spare=spare,
+        interrupted=slices.interrupted_requests,
         connected=connected,
         unaccepted=unaccepted,
     )

@@ -14,6 +14,8 @@ class Load(NamedTuple):
         others of them hold, int.
     :param starved: the number of those that wait for a connection that a server refuses, int.
     :param spare: the number of idle handlers, int. Each may keep such a connection.
+    :param interrupted: the number of requests in progress that compute, and wait for a turn or a
+        thread, int.
     :param idle: the share of the time since the previous record in which the hub was idle, float.
     """
 
@@ -22,4 +24,5 @@ class Load(NamedTuple):
     blocked: int = 0
     starved: int = 0
     spare: int = 0
+    interrupted: int = 0
     idle: float = 0.0

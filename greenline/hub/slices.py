@@ -72,8 +72,15 @@ IN_REPR = "Py_Repr"  # in the dict of a native thread: the objects whose repr() 
 _run_thread: Any = threading.Thread._bootstrap  # type: ignore[attr-defined]
 THREAD = _run_thread.__code__
 
-# Those that wait for their next turn: an exception would be raised between any two instructions.
+# Those that compute, and wait for their next turn or for a thread that computes for them: an
+# exception of their deadline would be raised between any two instructions.
 interrupted: set[greenlet] = set()
+_collecting: set[greenlet] = set()  # those of them that let the collector go on
+
+
+def interrupted_requests() -> int:
+    """Return the number of requests that compute, and wait for a turn or a thread."""
+    return sum(type(each) is Handler for each in interrupted)
 
 
 class _Again:
@@ -202,7 +209,8 @@ class Slices:
         errno = ctypes.get_errno()  # the application may not have read it yet
         # It may hold a lock that destructors need, and a collection in the hub cannot wait for it.
         # Of several that wait the first one decides: the hub collects nothing until it goes on.
-        collects = gc.isenabled()
+        if gc.isenabled():
+            _collecting.add(me)
         gc.disable()
         interrupted.add(me)
         try:
@@ -219,7 +227,8 @@ class Slices:
         finally:
             interrupted.discard(me)
             ctypes.set_errno(errno)
-            if collects:
+            if me in _collecting:
+                _collecting.remove(me)
                 gc.enable()
             if in_repr is not None:
                 self._of_thread[IN_REPR] = in_repr
@@ -264,9 +273,10 @@ def _without_timer(execute: Any) -> Any:
 
 
 def _after_fork_in_child() -> None:
-    if interrupted:
+    if _collecting:
         gc.enable()
-        interrupted.clear()
+        _collecting.clear()
+    interrupted.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -6,7 +6,7 @@ lets other threads run Python meanwhile, as under gthread.
 import copy
 import zlib
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -15,11 +15,11 @@ from greenline.offload.threads import Turns
 
 # A call with more takes some milliseconds.
 MIN_BYTES = 200_000
-MIN_BYTES_OF_SLOW = 20_000  # of bz2 and lzma
+MIN_BYTES_OF_SLOW = 20_000  # of brotli, bz2 and lzma
 
 # More than cores: little data does not wait for the end of much. An object is left by its greenlet
-# when the C code has left it.
-_turns = Turns(4, is_left=False)
+# when the C code has left it, and no deadline ends what computes.
+_turns = Turns(4, is_left=False, has_deadline=False)
 
 Function = Callable[..., Any]
 
@@ -85,16 +85,21 @@ class _CopiedDecompressor(_Decompressor):
 
 
 def patch() -> None:
-    """Replace functions and classes of zlib; those of bz2 and lzma right after their import."""
-    for name in ("compress", "decompress"):
-        setattr(zlib, name, _in_a_thread(getattr(zlib, name)))
+    """Replace functions and classes of zlib; those of other modules right after their import."""
+    _replace_functions(zlib, MIN_BYTES)
     _replace(zlib, "compressobj", _CopiedCompressor, MIN_BYTES)
     _replace(zlib, "decompressobj", _CopiedDecompressor, MIN_BYTES)
+    after_import("brotli", partial(_replace_functions, min_bytes=MIN_BYTES_OF_SLOW))
     for name in ("bz2", "lzma"):
-        after_import(name, _patch_slow)
+        after_import(name, _replace_classes)
 
 
-def _patch_slow(module: ModuleType) -> None:
+def _replace_functions(module: ModuleType, min_bytes: int) -> None:
+    for name in ("compress", "decompress"):
+        setattr(module, name, _in_a_thread(getattr(module, name), min_bytes))
+
+
+def _replace_classes(module: ModuleType) -> None:
     # Their functions use these.
     prefix = module.__name__.upper()
     _replace(module, f"{prefix}Compressor", _Compressor, MIN_BYTES_OF_SLOW)
@@ -112,17 +117,17 @@ def _replace(module: ModuleType, name: str, base: type[_Coder], min_bytes: int) 
     setattr(module, name, type(name, (base,), body))
 
 
-def _in_a_thread(original: Function) -> Function:
-    def run(data: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not _is_much(data, MIN_BYTES):
-            return original(data, *args, **kwargs)
-        return _turns.run(original, data, *args, **kwargs)
+def _in_a_thread(original: Function, min_bytes: int) -> Function:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not args or not _is_much(args[0], min_bytes):
+            return original(*args, **kwargs)
+        return _turns.run(original, *args, **kwargs)
 
     return update_wrapper(run, original)
 
 
 def _is_much(data: Any, min_bytes: int) -> bool:
     try:
-        return len(data) >= min_bytes
+        return memoryview(data).nbytes >= min_bytes
     except TypeError:
         return False  # the call says what is wrong

@@ -26,6 +26,7 @@ from greenline.hub.callers import Caller
 from greenline.hub.deadline import adopt, wait_in
 from greenline.hub.gevent_compat import get_hub_if_exists
 from greenline.hub.handlers import end_wait
+from greenline.hub.slices import interrupted
 from greenline.hub.thread_locks import Event, is_main_thread
 from greenline.offload import fork
 
@@ -463,11 +464,12 @@ class Turns:
     :param a_core: how many run at once for each core, int.
     :param is_left: whether a greenlet that is interrupted goes on at once, and the computation as
         well; otherwise it waits for its end.
+    :param has_deadline: whether the request's deadline ends the wait. Default True.
     """
 
-    def __init__(self, a_core: int, *, is_left: bool) -> None:
+    def __init__(self, a_core: int, *, is_left: bool, has_deadline: bool = True) -> None:
         self._number = a_core * _cores()
-        self._is_left = is_left
+        self._is_left, self._has_deadline = is_left, has_deadline
         self.turns = Semaphore(self._number)
         _all_turns.append(self)
 
@@ -483,7 +485,10 @@ class Turns:
         :returns: the result of *func*.
         :raises DeadlineExceeded: the request's deadline passed first.
         """
-        return _hand_over(func, args, kwargs, self.turns, is_left=self._is_left)
+        return _hand_over(
+            func, args, kwargs, self.turns,
+            is_left=self._is_left, has_deadline=self._has_deadline,
+        )  # fmt: skip
 
     def renew(self) -> None:
         """Begin anew, in a forked child: greenlets of the parent hold the copies of the turns."""
@@ -500,13 +505,14 @@ def _hand_over(
     turns: Semaphore | None = None,
     *,
     is_left: bool = True,
+    has_deadline: bool = True,
 ) -> T:
     # A thread of ours that waited for something has a hub, and calls directly all the same: it has
     # the only turn, perhaps.
     if not can_wait() or is_offloaded():
         return func(*args, **kwargs)
     if turns is not None:
-        wait_in(turns.acquire)
+        wait_in(turns.acquire) if has_deadline else turns.acquire()
     outbox = _outbox()
     job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox)
     job.turns = turns
@@ -519,14 +525,18 @@ def _hand_over(
             turns.release()
         raise
     outbox.expect()
+    # Not in a variable: a greenlet that is killed would be in a cycle with its traceback.
+    if not has_deadline:
+        interrupted.add(gevent.getcurrent())  # no deadline ends its wait
     try:
-        return job.wait()  # type: ignore[no-any-return]
+        return job.wait(has_deadline)  # type: ignore[no-any-return]
     except BaseException:
         while not is_left and not job.is_done:
             with suppress(BaseException):
                 job.waiter.get()
         raise
     finally:
+        interrupted.discard(gevent.getcurrent())
         outbox.forget()
         _give_back(thread)
 

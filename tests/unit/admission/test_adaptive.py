@@ -123,7 +123,7 @@ def test_a_number_stays_what_it_is() -> None:
     limit = Fixed(7)
     for _ in range(100):
         limit.record(1.0, False)
-        limit.observe(Load(7, 7, 7, 7, 7, 1.0))
+        limit.observe(Load(7, 7, 7, 7, 7, 7, 1.0))
     assert limit.value == 7
 
 
@@ -172,6 +172,26 @@ def test_a_hub_that_is_never_idle_needs_eight_in_progress() -> None:
     worker.wait = always(0.1)
     worker.run(1.0)
     assert worker.limit.value >= INITIAL
+
+
+@pytest.mark.parametrize(("interrupted", "found"), [(3, FEW + 3), (FEW, 2 * FEW), (40, INITIAL)])
+def test_what_was_interrupted_is_not_among_the_eight(interrupted: int, found: int) -> None:
+    """Eight that compute for seconds leave places for small pages, as the threads of gthread do."""
+    now = 0.0
+    limit = Adaptive(clock=lambda: now)
+
+    def observe(interrupted: int) -> None:
+        nonlocal now
+        for _ in range(1000):
+            now += OBSERVE_S
+            limit.observe(Load(limit.value, 5, interrupted=interrupted))
+
+    observe(0)
+    assert limit.value == FEW
+    observe(interrupted)
+    assert limit.value == found
+    observe(0)
+    assert limit.value == FEW
 
 
 def test_a_limit_that_a_busy_cpu_does_not_need_goes_back() -> None:

@@ -11,10 +11,14 @@ from typing import Any
 
 import gevent
 import pytest
+from gevent.monkey import get_original
 
 from greenline.hub import request_timeout
 from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
+from greenline.offload import threads
 from tests.helpers.support import wait_until
+
+native_sleep = get_original("time", "sleep")
 
 REQUEST = SimpleNamespace(method="GET", path="/")
 
@@ -88,6 +92,21 @@ def test_a_condition_has_its_lock_back_before_its_wait_fails(within: Callable[..
         assert not request.ready()
     with pytest.raises(AssertionError, match="did not fail"):
         request.get()
+
+
+def test_what_a_thread_computes_for_the_request_does_not_fail(within: Callable[..., Any]) -> None:
+    """As nothing fails that computes; the wait after it does, each time that one is tried."""
+    ended = []
+    turns = threads.Turns(1, is_left=False, has_deadline=False)
+
+    def work() -> None:
+        turns.run(native_sleep, 0.3)
+        ended.append(True)
+        assert isinstance(error_of(lambda: gevent.sleep(60)), TimeoutError)
+        ended.append(True)
+
+    within(work)
+    assert ended == [True, True]
 
 
 def test_an_error_before_the_deadline_stays_what_it_is(within: Callable[..., Any]) -> None:

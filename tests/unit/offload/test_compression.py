@@ -3,6 +3,7 @@
 import bz2
 import copy
 import gzip
+import importlib
 import io
 import lzma
 import pickle
@@ -12,6 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -183,6 +185,22 @@ def test_a_file_is_compressed_in_a_thread(threads: list[str]) -> None:
         packing.write(MUCH)
     assert "compress" in threads
     assert gzip.decompress(file.getvalue()) == MUCH
+
+
+def test_brotli_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "brotli.py").write_text(
+        "from gevent.monkey import get_original\n\n\n"
+        "def compress(data, quality=11):\n"
+        "    return get_original('_thread', 'get_ident')(), quality\n\n\n"
+        "decompress = compress\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    brotli = importlib.import_module("brotli")
+    for function in (brotli.compress, brotli.decompress):
+        ident, quality = function(MUCH, quality=4)
+        assert ident != get_ident()
+        assert quality == 4
+        assert function(LITTLE) == (get_ident(), 11)
 
 
 def test_the_classes_have_the_names_of_the_originals() -> None:

@@ -11,13 +11,13 @@ import gevent
 import pytest
 from gevent.monkey import get_original
 
+from greenline.hub import deadline
 from greenline.offload import disk
 
 sleep = get_original("time", "sleep")
 get_ident = get_original("_thread", "get_ident")
-NAMES = [
-    name for name in ("fsync", "fdatasync", "sendfile", "copy_file_range") if hasattr(os, name)
-]
+ALL = ("fsync", "fdatasync", "sync", "sendfile", "copy_file_range")
+NAMES = [name for name in ALL if hasattr(os, name)]
 MUCH = os.urandom(disk.MIN_COPIED_BYTES)
 
 
@@ -50,6 +50,32 @@ def test_a_file_is_written_to_the_disk(tmp_path: Path, idents: list[int], name: 
     for wrong, error in ((fd, OSError), ("file", TypeError)):
         with pytest.raises(error):
             sync(wrong)
+
+
+def test_all_files_are_written(idents: list[int]) -> None:
+    assert os.sync() is None  # type: ignore[func-returns-value]
+    assert len(idents) == 1
+    assert idents[0] != get_ident()
+
+
+def test_no_deadline_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nor does its greenlet leave it, which would close the file."""
+    ended: list[float] = []
+
+    def slow(_: object) -> None:
+        sleep(0.1)
+        ended.append(True)
+
+    monkeypatch.setattr(disk, "_fsync", slow)
+    with (tmp_path / "file").open("wb") as file:
+        with deadline.limit(0.02):
+            os.fsync(file)
+            assert ended
+            os.fsync(file)
+        killed = gevent.spawn(os.fsync, file)
+        gevent.sleep(0.01)
+        killed.kill()
+    assert len(ended) == 3
 
 
 def test_others_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
