@@ -6,8 +6,10 @@ this number still lives, as pgAdmin does for a query, would find one for ever.
 ``threading.get_native_id()`` stays the system's.
 """
 
+import sys
 import threading
 from itertools import count
+from typing import Any
 
 from greenline.hub.gevent_compat import DummyThread, get_hub_if_exists
 
@@ -26,6 +28,17 @@ def install() -> None:
 
     # For greenlets that something else than threading has started.
     DummyThread.__init__ = create_with_number
+    DummyThread.__new__ = _new
+
+
+# With defaults, because the names of modules are gone before the last destructors run.
+def _new(kind: Any, sys: Any = sys, threading: Any = threading) -> Any:
+    """Make the object of an unknown thread, which ``threading.current_thread()`` returns."""
+    if not sys.is_finalizing():
+        return object.__new__(kind)
+    # A destructor asks for it when no greenlet is left: threads would have the main one.
+    found = threading._active[threading.get_ident()] = threading.main_thread()
+    return found
 
 
 def _set_native_id(self: threading.Thread) -> None:

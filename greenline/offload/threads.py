@@ -60,7 +60,10 @@ def can_wait() -> bool:
     hub = get_hub_if_exists()
     if hub is None:
         return is_main_thread()
-    return gevent.getcurrent() is not hub
+    try:
+        return gevent.getcurrent() is not hub
+    except RuntimeError:  # a destructor runs when the interpreter has ended all greenlets
+        return False
 
 
 class _Outbox:

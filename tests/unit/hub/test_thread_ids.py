@@ -5,6 +5,22 @@ import sys
 
 from tests.helpers.support import CHECKOUT, environ
 
+LATE = """
+from greenline.patch import patch_all; patch_all()
+import os, sys, tempfile, threading
+
+class Late:
+    def __init__(self):
+        self.file = tempfile.TemporaryFile()
+
+    def __del__(self, threading=threading, write=os.write, fsync=os.fsync):
+        found = threading.current_thread()
+        fsync(self.file.fileno())
+        line = f"{found.name} {found is threading.current_thread() is threading.main_thread()}"
+        write(1, line.encode())
+
+sys.modules["late"] = Late()
+"""
 SCRIPT = """
 from greenline.patch import patch_all; patch_all()
 import os, threading, time
@@ -76,3 +92,12 @@ def test_each_has_its_own_and_none_lives_on() -> None:
         timeout=30,
     )
     assert done.stdout == SAID, done.stderr
+
+
+def test_the_last_destructors_run_in_the_main_thread() -> None:
+    """Those of objects that live until no greenlet is left; there they may write to files too."""
+    done = subprocess.run(
+        [sys.executable, "-c", LATE], env=environ({}), cwd=CHECKOUT, capture_output=True, text=True,
+        timeout=30,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("MainThread True", "")
