@@ -20,6 +20,10 @@ RETRIES_PER_S = 400  # by all connections that wait for one database
 
 SQLITE_BUSY = 5
 SQLITE_BUSY_SNAPSHOT = 517
+# Other texts name an unfinished statement of the same connection, for which sqlite does not wait. A
+# virtual table is constructed by the first statement of a connection that uses it; FTS5 reads its
+# settings then, and returns the code alone.
+OF_A_LOCK = "database is locked", "vtable constructor failed"
 # Statements that do not turn a read lock into a write lock.
 LOCKLESS = {"BEGIN", "SAVEPOINT", "RELEASE", "COMMIT", "END", "PRAGMA", "ATTACH", "DETACH"}
 
@@ -38,7 +42,7 @@ def would_wait(error: sqlite3.OperationalError, keyword: str, has_read: bool) ->
     code = getattr(error, "sqlite_errorcode", 0)
     if code & 0xFF != SQLITE_BUSY or code == SQLITE_BUSY_SNAPSHOT:
         return False
-    if str(error) != "database is locked":  # an unfinished statement of the same connection
+    if not str(error).startswith(OF_A_LOCK):
         return False
     # A reader that begins to write and a writer that waits for readers would wait for each other,
     # so sqlite refuses the reader at once.

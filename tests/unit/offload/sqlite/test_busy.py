@@ -42,6 +42,21 @@ def test_a_locked_database_is_waited_for_in_the_hub(
     waiting.get(timeout=5)
 
 
+@pytest.mark.parametrize(
+    "statement", ["select * from text where text match 'one'", "insert into text values ('two')"]
+)
+def test_a_virtual_table_is_waited_for(
+    conn: sqlite3.Connection, other: sqlite3.Connection, statement: str
+) -> None:
+    """The first statement that uses a table of FTS5 reads its settings, and waits for the lock."""
+    other.execute("create virtual table text using fts5(words)")
+    assert rows(conn) == [1]  # it has read the schema
+    other.execute("begin exclusive")
+    waiting = held_up(conn.execute, statement)
+    other.execute("commit")
+    waiting.get(timeout=5)
+
+
 def test_a_commit_waits_for_readers(conn: sqlite3.Connection, other: sqlite3.Connection) -> None:
     """A reader in a transaction is in the way of a commit, which succeeds afterwards."""
     other.execute("begin")
