@@ -32,7 +32,9 @@ class NotRemembered(Exception):
     """gunicorn must process this header."""
 
 
-SLICE_S = 0.0002  # for parts that come without a wait: then others have their turn
+SLICE_S = 0.0002  # for parts that come without a wait: then others have their turn, or longer:
+MAX_SLICE_S = 0.005  # as long as the interpreter lets a thread run, and at most
+SHARES = 16  # of what all others had meanwhile, of which one is its own, as threads share
 JOINED_BYTES = 65_536  # a longer body is not copied behind its head
 MAX_REMEMBERED_HEADERS = 1_000
 MAX_REMEMBERED_LENGTH = 100
@@ -90,15 +92,27 @@ def date_at(second: int) -> str:
     return str(http_date(second))
 
 
+_written_s = 0.0  # how long all bodies together have run between two yields
+
+
 def write_parts(write: Callable[[Any], object], parts: Iterable[Any]) -> None:
     """Send the parts of a body by *write*; let others run where they come without a wait."""
-    until_s = inf
+    global _written_s
+    began_s, until_s = 0.0, inf
     for part in parts:
         if until_s == inf:
             until_s = 0.0
         elif (now_s := monotonic()) >= until_s:
+            if began_s:
+                _written_s += min(now_s - began_s, MAX_SLICE_S)  # it may have waited
+            written_s = _written_s
             yield_to_hub()  # a body of many small parts must not block the other requests
-            until_s = now_s + SLICE_S
+            # Beside pages that compute, a round takes as long as their slices: with a short one of
+            # its own a body would take a hundred rounds. Not what other bodies had meanwhile: each
+            # would make the next one's longer.
+            began_s = monotonic()
+            others_s = began_s - now_s - (_written_s - written_s)
+            until_s = began_s + min(max(others_s / SHARES, SLICE_S), MAX_SLICE_S)
         write(part)
 
 

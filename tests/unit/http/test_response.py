@@ -1,6 +1,7 @@
 """greenline.http.response with a client that takes everything."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import gevent
 import pytest
 from gunicorn.config import Config
 
+from greenline.http import response as response_module
 from greenline.http.response import Response
 
 MAX_PARTS = 1_000_000
@@ -69,3 +71,39 @@ def test_a_body_of_many_parts_lets_others_run(response: Response, taker: Taker) 
 
     response.write_all(parts())
     assert 0 < others[0] < MAX_PARTS
+
+
+@pytest.mark.parametrize(
+    ("others_s", "bodies_s", "slice_s"),
+    [
+        pytest.param(0.0, 0.0, response_module.SLICE_S, id="alone"),
+        pytest.param(0.016, 0.0, 0.001, id="pages that compute"),
+        pytest.param(1.0, 0.0, response_module.MAX_SLICE_S, id="one that blocks the hub"),
+        pytest.param(0.016, 0.016, response_module.SLICE_S, id="other bodies"),
+    ],
+)
+def test_a_body_has_its_share(
+    monkeypatch: pytest.MonkeyPatch, others_s: float, bodies_s: float, slice_s: float
+) -> None:
+    """What others have in a round, but not other bodies, is time that this one has a share of."""
+    now_s, yields_s = 1.0, []
+
+    def yield_to_hub() -> None:
+        nonlocal now_s
+        yields_s.append(now_s)
+        now_s += others_s
+        response_module._written_s += bodies_s
+
+    def parts() -> Iterator[bytes]:
+        nonlocal now_s
+        for _ in range(1000):
+            now_s += 0.0001
+            yield b"x"
+
+    monkeypatch.setattr(response_module, "_written_s", 0.0)
+    monkeypatch.setattr(response_module, "monotonic", lambda: now_s)
+    monkeypatch.setattr(response_module, "yield_to_hub", yield_to_hub)
+    response_module.write_parts(len, parts())
+    ran_s = [later - before - others_s for before, later in pairwise(yields_s)]
+    assert ran_s
+    assert ran_s == pytest.approx([slice_s] * len(ran_s), abs=0.00011)
