@@ -514,32 +514,38 @@ def _hand_over(
     # the only turn, perhaps.
     if not can_wait() or is_offloaded():
         return func(*args, **kwargs)
-    if turns is not None:
-        wait_in(turns.acquire) if has_deadline else turns.acquire()
-    outbox = _outbox()
-    job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox)
-    job.turns = turns
+    # Not in a variable: a greenlet that is killed would be in a cycle with its traceback.
+    if not has_deadline:
+        interrupted.add(gevent.getcurrent())  # no deadline ends its waits
+    try:
+        if turns is not None:
+            wait_in(turns.acquire) if has_deadline else turns.acquire()
+        outbox = _outbox()
+        job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox)
+        job.turns = turns
+        return _wait_for_thread(job, outbox, is_left, has_deadline)  # type: ignore[no-any-return]
+    finally:
+        interrupted.discard(gevent.getcurrent())
+
+
+def _wait_for_thread(job: _Job, outbox: _Outbox, is_left: bool, has_deadline: bool) -> Any:
     try:
         thread = _take()
         while not thread.submit(job):
             thread = _take()
     except BaseException:  # no further thread can be started
-        if turns is not None:
-            turns.release()
+        if job.turns is not None:
+            job.turns.release()
         raise
     outbox.expect()
-    # Not in a variable: a greenlet that is killed would be in a cycle with its traceback.
-    if not has_deadline:
-        interrupted.add(gevent.getcurrent())  # no deadline ends its wait
     try:
-        return job.wait(has_deadline)  # type: ignore[no-any-return]
+        return job.wait(has_deadline)
     except BaseException:
         while not is_left and not job.is_done:
             with suppress(BaseException):
                 job.waiter.get()
         raise
     finally:
-        interrupted.discard(gevent.getcurrent())
         outbox.forget()
         _give_back(thread)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import gevent
 import pytest
+from gevent.lock import Semaphore
 from gevent.monkey import get_original
 
 from greenline.hub import deadline
@@ -76,6 +77,14 @@ def test_no_deadline_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         gevent.sleep(0.01)
         killed.kill()
     assert len(ended) == 3
+
+
+def test_nor_the_wait_for_a_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(disk._turns, "turns", Semaphore(1))
+    disk._turns.turns.acquire()
+    gevent.spawn_later(0.1, disk._turns.turns.release)
+    with (tmp_path / "file").open("wb") as file, deadline.limit(0.02):
+        os.fsync(file)
 
 
 def test_others_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
