@@ -220,9 +220,9 @@ class Adaptive:
             # A busy CPU needs no more than the first limit.
             is_of_pool = self._limit <= self._first()
             self._decay(past_s, self.initial, now, POOL_DECAY_S if is_of_pool else DECAY_S)
-        elif self._limit < (few := self._few(interrupted, now)) and self._blocked < PLENTY:
-            self._set(few, now)
-        elif self._idle < SATURATED and self._limit > few:
+        elif self._idle < SATURATED and min(FEW, self.initial) <= self._limit != (
+            few := self._few(interrupted, now)
+        ):
             self._decay(past_s, few, now)
         elif (
             waiting
@@ -277,7 +277,7 @@ class Adaptive:
             self._set(limit, now)
 
     def _decay(self, past_s: float, lowest: float, now: float, decay_s: float = DECAY_S) -> None:
-        """Move the limit towards *lowest*: the CPU is busy."""
+        """Move the limit down towards *lowest*, or up to it at once: the CPU is busy."""
         self._set(max(self._limit * (1 - past_s / decay_s), lowest), now)
 
     def _judge(self, load: Load, now: float) -> None:
