@@ -75,7 +75,8 @@ THREAD = _run_thread.__code__
 # Those that compute, and wait for their next turn or for a thread that computes for them: an
 # exception of their deadline would be raised between any two instructions.
 interrupted: set[greenlet] = set()
-_collecting: set[greenlet] = set()  # those of them that let the collector go on
+_waiting: set[greenlet] = set()  # those of them that wait for a turn
+_is_suspended = False  # the collector, by this module
 
 
 def interrupted_requests() -> int:
@@ -207,12 +208,9 @@ class Slices:
         # Else the repr() of a list in another greenlet would be that of a list in itself.
         in_repr = self._of_thread.pop(IN_REPR, None)
         errno = ctypes.get_errno()  # the application may not have read it yet
-        # It may hold a lock that destructors need, and a collection in the hub cannot wait for it.
-        # Of several that wait the first one decides: the hub collects nothing until it goes on.
-        if gc.isenabled():
-            _collecting.add(me)
-        gc.disable()
         interrupted.add(me)
+        _waiting.add(me)
+        _suspend_collector()
         try:
             is_request = type(me) is Handler
             request, computed_s = (me.request, me.pause()) if is_request else (None, inf)
@@ -227,11 +225,30 @@ class Slices:
         finally:
             interrupted.discard(me)
             ctypes.set_errno(errno)
-            if me in _collecting:
-                _collecting.remove(me)
-                gc.enable()
+            _waiting.discard(me)
+            # Where one goes on, destructors may wait. Without a collection in its time there would
+            # be none while others wait, who may be in the way of the last one for seconds.
+            _resume_collector()
+            if _waiting:
+                self._hub.loop.run_callback(_suspend_collector)
             if in_repr is not None:
                 self._of_thread[IN_REPR] = in_repr
+
+
+def _suspend_collector() -> None:
+    """Let nothing be collected while one that was interrupted waits."""
+    # It may hold a lock that destructors need, and a collection in the hub cannot wait for it.
+    global _is_suspended
+    if _waiting and gc.isenabled():
+        gc.disable()
+        _is_suspended = True
+
+
+def _resume_collector() -> None:
+    global _is_suspended
+    if _is_suspended:
+        _is_suspended = False
+        gc.enable()
 
 
 def _may_wait(innermost: FrameType) -> bool:
@@ -273,10 +290,9 @@ def _without_timer(execute: Any) -> Any:
 
 
 def _after_fork_in_child() -> None:
-    if _collecting:
-        gc.enable()
-        _collecting.clear()
     interrupted.clear()
+    _waiting.clear()
+    _resume_collector()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

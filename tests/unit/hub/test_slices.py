@@ -441,6 +441,26 @@ def test_no_destructor_runs_in_the_hub_while_one_that_may_hold_its_lock_waits(
     assert len(destroyed) % 100 == 0
 
 
+def test_each_that_goes_on_collects_garbage(handlers: Handlers) -> None:
+    """MoinMoin's database stayed locked by the connection of a failed request."""
+    seen: list[bool] = []
+
+    def work() -> None:
+        for _ in range(20):
+            compute(LONG_S / 20)
+            seen.append(gc.isenabled())
+
+    all_ended = [start(handlers, in_application(work)) for _ in range(4)]
+    in_hub: list[bool] = []
+    while not all(all_ended):
+        gevent.get_hub().loop.run_callback(lambda: in_hub.append(gc.isenabled()))
+        gevent.sleep(0)
+    assert False not in seen[4:]
+    assert False in in_hub
+    gevent.sleep(0)
+    assert gc.isenabled()
+
+
 def test_a_child_collects_garbage(handlers: Handlers) -> None:
     """It has none of those that were interrupted."""
     ended = start(handlers, in_application(partial(compute, 5 * LONG_S)))
