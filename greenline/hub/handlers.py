@@ -17,6 +17,7 @@ import gevent
 from gevent.hub import Hub
 from greenlet import getcurrent, greenlet
 
+from greenline.hub import collector
 from greenline.hub.turns import LONG_S, Turn, Turns
 
 _wait_for_watcher = Hub.wait
@@ -54,6 +55,8 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         while True:
             self._clock = clock = self._turns.clock(self.request)
             self._computed_s, self._since_s, self.turn = 0.0, clock(), None
+            if collector.is_suspended:
+                collector.resume()
             try:
                 self.work(*self.arguments)  # type: ignore[misc]
             except BaseException as error:  # run() raises it in the calling greenlet
@@ -65,6 +68,8 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
             if clock is thread_time or self._computed_s >= LONG_S:
                 self._turns.note(self.request, self._computed_s, self._clock)
             self.work, self.arguments, self.request = None, (), None
+            if collector.waiting:
+                collector.suspend()
             # Critical section: no greenlet switch between here and the switch to the caller.
             idle.append(self)
             caller, self.caller = self.caller, None
@@ -91,6 +96,8 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
                 )  # now: a stream may go on for hours
                 if self._clock is monotonic:
                     self._clock, self._computed_s = self._turns.clock(self.request), 0.0
+        if collector.waiting:
+            collector.suspend()
 
     def go_on(self, computed_s: float = 0.0) -> None:
         """
@@ -99,6 +106,8 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         :param computed_s: what :meth:`pause` has returned, if it was no wait. Default 0.
         """
         self._since_s = self._clock() - computed_s
+        if collector.is_suspended:
+            collector.resume()
 
     def pause(self) -> float:
         """Return how long it has computed without a wait, in seconds, and measure no more."""

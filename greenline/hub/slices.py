@@ -22,7 +22,6 @@ own, those of files and of libraries. So nothing is interrupted
 
 import atexit
 import ctypes
-import gc
 import opcode
 import os
 import signal
@@ -39,7 +38,7 @@ import gevent
 from gevent.hub import Waiter
 from greenlet import getcurrent, greenlet
 
-from greenline.hub import native_locals
+from greenline.hub import collector, native_locals
 from greenline.hub.handlers import Handler
 from greenline.hub.native_callers import find_depth
 from greenline.hub.schedstat import QueuedTime
@@ -75,8 +74,6 @@ THREAD = _run_thread.__code__
 # Those that compute, and wait for their next turn or for a thread that computes for them: an
 # exception of their deadline would be raised between any two instructions.
 interrupted: set[greenlet] = set()
-_waiting: set[greenlet] = set()  # those of them that wait for a turn
-_is_suspended = False  # the collector, by this module
 
 
 def interrupted_requests() -> int:
@@ -209,8 +206,8 @@ class Slices:
         in_repr = self._of_thread.pop(IN_REPR, None)
         errno = ctypes.get_errno()  # the application may not have read it yet
         interrupted.add(me)
-        _waiting.add(me)
-        _suspend_collector()
+        collector.waiting.add(me)
+        collector.suspend()
         try:
             is_request = type(me) is Handler
             request, computed_s = (me.request, me.pause()) if is_request else (None, inf)
@@ -225,30 +222,12 @@ class Slices:
         finally:
             interrupted.discard(me)
             ctypes.set_errno(errno)
-            _waiting.discard(me)
-            # Where one goes on, destructors may wait. Without a collection in its time there would
-            # be none while others wait, who may be in the way of the last one for seconds.
-            _resume_collector()
-            if _waiting:
-                self._hub.loop.run_callback(_suspend_collector)
+            collector.waiting.discard(me)
+            collector.resume()
+            if collector.waiting:
+                self._hub.loop.run_callback(collector.suspend)  # a thread does not call it
             if in_repr is not None:
                 self._of_thread[IN_REPR] = in_repr
-
-
-def _suspend_collector() -> None:
-    """Let nothing be collected while one that was interrupted waits."""
-    # It may hold a lock that destructors need, and a collection in the hub cannot wait for it.
-    global _is_suspended
-    if _waiting and gc.isenabled():
-        gc.disable()
-        _is_suspended = True
-
-
-def _resume_collector() -> None:
-    global _is_suspended
-    if _is_suspended:
-        _is_suspended = False
-        gc.enable()
 
 
 def _may_wait(innermost: FrameType) -> bool:
@@ -291,8 +270,6 @@ def _without_timer(execute: Any) -> Any:
 
 def _after_fork_in_child() -> None:
     interrupted.clear()
-    _waiting.clear()
-    _resume_collector()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
