@@ -172,12 +172,16 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         finally:
             if self._is_closed or self.total_changes:
                 # In the thread: this may copy the write-ahead log into the database, or raise.
-                own.call(_Connection.close, self, is_cleanup=True)
+                own.call(self._close, is_cleanup=True)
             else:
-                run_or_hand_over(own, self._database, CLOSE, _Connection.close, self)
-        self._is_closed = True
+                run_or_hand_over(own, self._database, CLOSE, ThreadedConnection._close, self)
         own.release()
         self._let_next_try("ROLLBACK")
+
+    def _close(self) -> None:
+        _Connection.close(self)
+        # Here, because the greenlet that waits for it may be interrupted.
+        self._is_closed = True
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:

@@ -44,6 +44,23 @@ def test_what_cleans_up_runs_after_the_deadline(
     other.execute("begin immediate")
 
 
+def test_a_connection_can_be_closed_again_after_an_interruption(
+    conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = threads.OwnThread.call
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        call(*args, **kwargs)
+        raise DeadlineExceeded
+
+    conn.executescript("create table changed (a); insert into changed values (1)")
+    with monkeypatch.context() as patch:
+        patch.setattr(threads.OwnThread, "call", interrupted)
+        with pytest.raises(DeadlineExceeded):
+            conn.close()
+    conn.close()
+
+
 def test_the_end_of_no_transaction_needs_no_thread(
     conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
