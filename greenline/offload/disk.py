@@ -51,8 +51,7 @@ def sync() -> None:
 
 def sendfile(out_fd: Any, in_fd: Any, offset: Any, count: int, *args: Any, **kwargs: Any) -> int:
     """Send as :func:`os.sendfile` does, with its parameters; in a thread into a regular file."""
-    is_long = count >= MIN_COPIED_BYTES and _is_regular(out_fd)
-    sent: int = (_turns.run if is_long else _call)(
+    sent: int = (_turns.run if _is_long(in_fd, out_fd, count) else _call)(
         _sendfile, out_fd, in_fd, offset, count, *args, **kwargs
     )
     return sent
@@ -60,8 +59,7 @@ def sendfile(out_fd: Any, in_fd: Any, offset: Any, count: int, *args: Any, **kwa
 
 def copy_file_range(src: Any, dst: Any, count: int, *args: Any, **kwargs: Any) -> int:
     """Copy as :func:`os.copy_file_range` does, with its parameters."""
-    is_long = count >= MIN_COPIED_BYTES
-    copied: int = (_turns.run if is_long else _call)(
+    copied: int = (_turns.run if _is_long(src, dst, count) else _call)(
         _copy_file_range, src, dst, count, *args, **kwargs
     )
     return copied
@@ -76,8 +74,14 @@ def _number(fd: Any) -> Any:
     return fd.fileno() if hasattr(fd, "fileno") else fd
 
 
-def _is_regular(fd: Any) -> bool:
+def _is_long(of: Any, to: Any, count: Any) -> bool:
+    """Return whether much is copied, into a regular file: a socket takes what it has room for."""
     try:
-        return stat.S_ISREG(os.fstat(fd).st_mode)
+        # shutil asks for eight megabytes at least, however small the file is.
+        return (
+            count >= MIN_COPIED_BYTES
+            and os.fstat(of).st_size >= MIN_COPIED_BYTES
+            and stat.S_ISREG(os.fstat(to).st_mode)
+        )
     except (OSError, TypeError):
         return False  # the call says what is wrong

@@ -119,12 +119,16 @@ def test_a_file_is_copied(
     assert (idents[0] != get_ident()) is is_in_thread
 
 
-def test_shutil_copies_by_it(tmp_path: Path, idents: list[int]) -> None:
+@pytest.mark.parametrize(("size", "is_in_thread"), [(len(MUCH), True), (1000, False)])
+def test_shutil_copies_by_it(
+    tmp_path: Path, idents: list[int], size: int, is_in_thread: bool
+) -> None:
+    """A small file is copied before a thread would have begun."""
     source, copy = tmp_path / "source", tmp_path / "copy"
-    source.write_bytes(MUCH)
+    source.write_bytes(MUCH[:size])
     shutil.copyfile(source, copy)
-    assert copy.read_bytes() == MUCH
-    assert get_ident() not in idents[:1]
+    assert copy.read_bytes() == MUCH[:size]
+    assert (get_ident() not in idents) is is_in_thread
 
 
 def test_a_socket_is_sent_to_in_the_greenlet(tmp_path: Path, idents: list[int]) -> None:
