@@ -162,6 +162,8 @@ class Reloads:
         if self._server.cfg.reload:
             self._take()
         else:
+            # It may take as long as a start, and the workers change after it.
+            self._server.log.info("reload: the new release is loaded in a process of its own first")
             self._dry_run = DryRun(self._server, again=True)
 
     def go_round(self) -> None:

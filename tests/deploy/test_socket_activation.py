@@ -127,6 +127,7 @@ def test_a_release_with_another_address_is_refused(holder: Holder, tmp_path: Pat
     conf.write_text(f"{lines}bind = '127.0.0.1:{free_port()}'\n")
     holder.signal(signal.SIGHUP)
     wait_until(lambda: "reload refused" in holder.log, "the line")
+    assert "reload: the new release is loaded in a process of its own first" in holder.log
     assert "the socket is systemd's" in holder.log
     conf.write_text(good)
     holder.signal(signal.SIGHUP)
