@@ -129,7 +129,7 @@ class Watchdog:
         self._logged_s = self._wait_logged_s = -LOG_EVERY_S
         self._beat_s = 0.0
         self._queued_s = 0.0  # in which the thread has waited for a processor, until the beat
-        self._interrupted_s = -inf  # when the hub was late for the last time
+        self._late_at_s = -inf  # when the hub was late for the last time
         self._queued: Any = None
         self._timer: Any = None
         self._loop: Any = None
@@ -299,9 +299,9 @@ class Watchdog:
         until_s = now + pause_s
         while now < until_s and self._timer is not None:
             if now - self._beat_s >= self._period_s + INTERRUPT_EVERY_S:
-                self._interrupted_s = now
+                self._late_at_s = now
             step_s = until_s - now
-            if now - self._interrupted_s < INTERRUPT_FOR_S:
+            if now - self._late_at_s < INTERRUPT_FOR_S:
                 self._interrupt()
                 if step_s > INTERRUPT_EVERY_S:
                     step_s = INTERRUPT_EVERY_S

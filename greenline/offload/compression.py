@@ -49,10 +49,9 @@ class _Coder:
         return self._inner.__reduce_ex__(protocol)  # raises TypeError
 
     def _run(self, function: Function, data: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_much(data, self.min_bytes):
-            return function(data, *args, **kwargs)
-        self._has_much = True
-        return _turns.run(function, data, *args, **kwargs)
+        is_much = _is_much(data, self.min_bytes)
+        self._has_much |= is_much
+        return _turns.run_if(is_much, function, data, *args, **kwargs)
 
 
 class _Compressor(_Coder):
@@ -62,8 +61,7 @@ class _Compressor(_Coder):
 
     def flush(self, *args: Any) -> bytes:
         """Return the rest."""
-        flush: Callable[..., bytes] = self._inner.flush
-        return _turns.run(flush, *args) if self._has_much else flush(*args)
+        return _turns.run_if(self._has_much, self._inner.flush, *args)  # type: ignore[no-any-return]
 
 
 class _Decompressor(_Coder):
@@ -72,13 +70,7 @@ class _Decompressor(_Coder):
         return self._run(self._inner.decompress, data, *args, **kwargs)  # type: ignore[no-any-return]
 
 
-class _CopiedCompressor(_Compressor):
-    def copy(self) -> Any:
-        """Return a copy."""
-        return self.__copy__()
-
-
-class _CopiedDecompressor(_Decompressor):
+class _OfZlib(_Coder):
     def copy(self) -> Any:
         """Return a copy."""
         return self.__copy__()
@@ -87,8 +79,8 @@ class _CopiedDecompressor(_Decompressor):
 def patch() -> None:
     """Replace functions and classes of zlib; those of other modules right after their import."""
     _replace_functions(zlib, MIN_BYTES)
-    _replace(zlib, "compressobj", _CopiedCompressor, MIN_BYTES)
-    _replace(zlib, "decompressobj", _CopiedDecompressor, MIN_BYTES)
+    _replace(zlib, "compressobj", (_Compressor, _OfZlib), MIN_BYTES)
+    _replace(zlib, "decompressobj", (_Decompressor, _OfZlib), MIN_BYTES)
     after_import("brotli", partial(_replace_functions, min_bytes=MIN_BYTES_OF_SLOW))
     for name in ("bz2", "lzma"):
         after_import(name, _replace_classes)
@@ -102,11 +94,13 @@ def _replace_functions(module: ModuleType, min_bytes: int) -> None:
 def _replace_classes(module: ModuleType) -> None:
     # Their functions use these.
     prefix = module.__name__.upper()
-    _replace(module, f"{prefix}Compressor", _Compressor, MIN_BYTES_OF_SLOW)
-    _replace(module, f"{prefix}Decompressor", _Decompressor, MIN_BYTES_OF_SLOW)
+    _replace(module, f"{prefix}Compressor", (_Compressor,), MIN_BYTES_OF_SLOW)
+    _replace(module, f"{prefix}Decompressor", (_Decompressor,), MIN_BYTES_OF_SLOW)
 
 
-def _replace(module: ModuleType, name: str, base: type[_Coder], min_bytes: int) -> None:
+def _replace(
+    module: ModuleType, name: str, bases: tuple[type[_Coder], ...], min_bytes: int
+) -> None:
     original = getattr(module, name)
     body = {
         "make": staticmethod(original),
@@ -114,14 +108,13 @@ def _replace(module: ModuleType, name: str, base: type[_Coder], min_bytes: int) 
         "__doc__": original.__doc__,
         "__module__": module.__name__,
     }
-    setattr(module, name, type(name, (base,), body))
+    setattr(module, name, type(name, bases, body))
 
 
 def _in_a_thread(original: Function, min_bytes: int) -> Function:
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not args or not _is_much(args[0], min_bytes):
-            return original(*args, **kwargs)
-        return _turns.run(original, *args, **kwargs)
+        is_much = bool(args) and _is_much(args[0], min_bytes)
+        return _turns.run_if(is_much, original, *args, **kwargs)
 
     return update_wrapper(run, original)
 

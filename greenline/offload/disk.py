@@ -51,22 +51,16 @@ def sync() -> None:
 
 def sendfile(out_fd: Any, in_fd: Any, offset: Any, count: int, *args: Any, **kwargs: Any) -> int:
     """Send as :func:`os.sendfile` does, with its parameters; in a thread into a regular file."""
-    sent: int = (_turns.run if _is_long(in_fd, out_fd, count) else _call)(
-        _sendfile, out_fd, in_fd, offset, count, *args, **kwargs
-    )
+    is_long = _is_long(in_fd, out_fd, count)
+    sent: int = _turns.run_if(is_long, _sendfile, out_fd, in_fd, offset, count, *args, **kwargs)
     return sent
 
 
 def copy_file_range(src: Any, dst: Any, count: int, *args: Any, **kwargs: Any) -> int:
     """Copy as :func:`os.copy_file_range` does, with its parameters."""
-    copied: int = (_turns.run if _is_long(src, dst, count) else _call)(
-        _copy_file_range, src, dst, count, *args, **kwargs
-    )
+    is_long = _is_long(src, dst, count)
+    copied: int = _turns.run_if(is_long, _copy_file_range, src, dst, count, *args, **kwargs)
     return copied
-
-
-def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
-    return function(*args, **kwargs)
 
 
 def _number(fd: Any) -> Any:

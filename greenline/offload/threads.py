@@ -493,6 +493,19 @@ class Turns:
             is_left=self._is_left, has_deadline=self._has_deadline,
         )  # fmt: skip
 
+    def run_if(self, is_long: bool, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """
+        Do what :meth:`run` does if the call takes long, and call *func* here otherwise.
+
+        :param is_long: whether a thread is worth it, bool.
+        :param func: the function to call.
+        :param args: its positional arguments.
+        :param kwargs: its keyword arguments.
+        :returns: the result of *func*.
+        :raises DeadlineExceeded: the request's deadline passed first.
+        """
+        return self.run(func, *args, **kwargs) if is_long else func(*args, **kwargs)
+
     def renew(self) -> None:
         """Begin anew, in a forked child: greenlets of the parent hold the copies of the turns."""
         self.turns = Semaphore(self._number)

@@ -172,7 +172,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         finally:
             if self._is_closed or self.total_changes:
                 # In the thread: this may copy the write-ahead log into the database, or raise.
-                own.call(self._close, is_cleanup=True)
+                own.call(ThreadedConnection._close, self, is_cleanup=True)
             else:
                 run_or_hand_over(own, self._database, CLOSE, ThreadedConnection._close, self)
         own.release()
