@@ -116,13 +116,19 @@ class Run:
 
     def end(self) -> None:
         """End what a failed or killing test left, sockets included."""
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # One that is in a system call still writes into the folder, which the test removes next.
+        wait_until(lambda: not self._kill(), "all of it to end", STOP_LIMIT_S)
         self.process.wait(timeout=60)
         for note in self.data.rglob("sockets"):
             shutil.rmtree(note.read_text(), ignore_errors=True)
         self.output_file.unlink()
+
+    def _kill(self) -> dict[int, str]:
+        found = self.processes()
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return found
 
 
 def started_with(variable: str) -> Iterator[tuple[int, str]]:

@@ -53,9 +53,12 @@ class Proxy:
         self._hearing.set()
         self._speaking = Event()
         self._speaking.set()
-        self._listening: tuple[socket.socket, gevent.Greenlet[[], None]] | None = None
-        self._port = _bound(0)  # bound and not listening: the kernel refuses, no process takes it
-        self.port = int(self._port.getsockname()[1])
+        self._accepting: gevent.Greenlet[[], None] | None = None
+        with _bound(0) as free:
+            self.port = int(free.getsockname()[1])
+            # Bound once, and by its number, else the kernel takes the port back when it does not
+            # listen: connections are refused then, and no process can take the port.
+            self._listener = _bound(self.port)
 
     @property
     def open(self) -> int:
@@ -71,18 +74,16 @@ class Proxy:
         self._speaking.set()
         self._ending.set()
         self._released.set()
-        if self._listening is None:
-            listener = _bound(self.port)
-            listener.listen(1024)
-            self._listening = listener, gevent.spawn(self._accept, listener)
+        if self._accepting is None:
+            self._listener.listen(1024)
+            self._accepting = gevent.spawn(self._accept)
 
     def refuse(self) -> None:
         """Be a server that is not there: refuse new connections, reset those that exist."""
-        if self._listening is not None:
-            listener, accepting = self._listening
-            self._listening = None
-            accepting.kill()
-            listener.close()
+        if self._accepting is not None:
+            self._accepting.kill()
+            self._accepting = None
+            self._listener.shutdown(socket.SHUT_RD)  # Linux: it can listen again.
         self.cut()
 
     def cut(self) -> None:
@@ -130,17 +131,17 @@ class Proxy:
         self._ending.set()
         self._released.set()
         self.refuse()
-        self._port.close()
+        self._listener.close()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self) -> None:
         while True:
-            client, _ = listener.accept()
+            client, _ = self._listener.accept()
             self.accepted += 1
+            self._open.add(client)
+            self.most = max(self.most, len(self._open))
             gevent.spawn(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
-        self._open.add(client)
-        self.most = max(self.most, len(self._open))
         with closing(client), suppress(OSError):
             self._hearing.wait()
             with closing(_connected(self.target)) as server:
