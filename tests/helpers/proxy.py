@@ -76,7 +76,7 @@ class Proxy:
         self._released.set()
         if self._accepting is None:
             self._listener.listen(1024)
-            self._accepting = gevent.spawn(self._accept)
+            self._accepting = gevent.spawn(self._accept, self._listener)
 
     def refuse(self) -> None:
         """Be a server that is not there: refuse new connections, reset those that exist."""
@@ -133,9 +133,9 @@ class Proxy:
         self.refuse()
         self._listener.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while True:
-            client, _ = self._listener.accept()
+            client, _ = listener.accept()
             self.accepted += 1
             self._open.add(client)
             self.most = max(self.most, len(self._open))
