@@ -44,12 +44,12 @@ def install() -> None:
 class Caller:
     """The greenlet that makes a call, and waits meanwhile."""
 
-    __slots__ = ("_added", "_greenlet", "_has_left", "_ident", "_number", "_shared")
+    __slots__ = ("_added", "_has_left", "_ident", "_number", "_shared", "greenlet")
 
     def __init__(self) -> None:
         threading.current_thread()  # one that is made in the thread would end with that
         greenlet: Any = getcurrent()
-        self._greenlet = greenlet  # until it goes on: its frames refer to this object
+        self.greenlet = greenlet  # until it goes on: its frames refer to this object
         self._ident = get_ident()
         self._has_left = False
         self._number = 0
@@ -90,7 +90,7 @@ class Caller:
 
     def resume(self) -> None:
         """Adopt what the call has added; called in the greenlet after the call."""
-        greenlet, self._greenlet = self._greenlet, None
+        greenlet, self.greenlet = self.greenlet, None
         while self._added:
             key, local, values, added = self._added.pop()
             values[id(greenlet)] = added
@@ -107,7 +107,7 @@ class Caller:
 
     def forget(self) -> None:
         """Let go of a greenlet that has left, after the call; called in the hub."""
-        self._greenlet = None
+        self.greenlet = None
 
     def _unshare(self) -> None:
         for values, _ in self._shared:

@@ -109,6 +109,15 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         if collector.is_suspended:
             collector.resume()
 
+    def computed_at(self, now: float, thread_s: float) -> bool:
+        """
+        Return whether it has computed without a wait since some time.
+
+        :param now: that time in monotonic seconds, float.
+        :param thread_s: the seconds that the thread had computed until then, float.
+        """
+        return self._since_s <= (thread_s if self._clock is thread_time else now)
+
     def pause(self) -> float:
         """Return how long it has computed without a wait, in seconds, and measure no more."""
         computed_s = self._clock() - self._since_s

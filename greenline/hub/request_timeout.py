@@ -130,7 +130,9 @@ class RequestTimeouts:
         ) -> None:
             until_s = started + self._timeout_s  # includes the time in the queue
             sock = environ["gunicorn.socket"] if "HTTP_UPGRADE" in environ else None
-            timed = _TimedRequest(getcurrent(), application, request, response, until_s, sock)
+            timed = _TimedRequest(
+                getcurrent(), application, request, response, until_s, sock, self._check
+            )
             if sock is not None:
                 taken_socket.watch(sock)
             requests.add(timed)
@@ -167,12 +169,17 @@ class RequestTimeouts:
         for timed in self._requests:
             if timed.has_sent_more() or timed.is_upgraded():
                 timed.begin_again(now + self._timeout_s)
-            elif timed.until_s <= now and timed.greenlet not in interrupted:
+            elif timed.until_s <= now and not timed.is_elsewhere():
                 late.append(timed)
         for timed in late:
             # A throw switches greenlets, so a request further on in the list may have ended.
             if timed in self._requests and timed.greenlet.gr_frame is not None:
                 self._expire(timed, now)
+
+    def _check(self, timed: "_TimedRequest") -> None:
+        """Expire a request that waits in an offload thread, if it is late; called in its hub."""
+        if timed.until_s <= (now := monotonic()):
+            self._expire(timed, now)
 
     def _expire(self, timed: "_TimedRequest", now: float) -> None:
         # A slow client is not the application's fault: the time begins again.
@@ -223,8 +230,8 @@ class _TimedRequest:
     """A request in progress, called in place of the application that answers it."""
 
     __slots__ = (
-        "_application", "_request", "_response", "_sent", "_sock", "complain_at_s", "deadline_s",
-        "failed_waits", "greenlet", "thrown", "thrown_s", "until_s",
+        "_application", "_check", "_request", "_response", "_sent", "_sock", "_timer",
+        "complain_at_s", "deadline_s", "failed_waits", "greenlet", "thrown", "thrown_s", "until_s",
     )  # fmt: skip
 
     def __init__(
@@ -235,6 +242,7 @@ class _TimedRequest:
         response: Any,
         until_s: float,
         sock: Any,
+        check: Callable[["_TimedRequest"], None],
     ) -> None:
         self.greenlet = me
         self.until_s = self.deadline_s = until_s
@@ -247,6 +255,8 @@ class _TimedRequest:
         self._response = response
         self._sent = 0
         self._sock = sock
+        self._check = check
+        self._timer: Any = None  # in the hub of the offload thread where the application runs
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         """
@@ -255,7 +265,17 @@ class _TimedRequest:
         :returns: the application's result.
         :raises WaitTimeout: the application answered the TimeoutError with a 5xx status.
         """
-        result = self._application(environ, start_response)
+        caller, self.greenlet = self.greenlet, getcurrent()
+        if self.greenlet is not caller:
+            self._timer = gevent.get_hub().loop.timer(TIMEOUT_SWEEP_S, TIMEOUT_SWEEP_S)
+            self._timer.start(self._check, self)
+        try:
+            result = self._application(environ, start_response)
+        finally:
+            self.greenlet = caller
+            if self._timer is not None:
+                self._timer.close()
+                self._timer = None
         if self.thrown is not None and not self._response.headers_sent:
             code = self._response.status_code
             if code is not None and code >= 500 and code != 504:
@@ -266,6 +286,10 @@ class _TimedRequest:
 
     def __str__(self) -> str:
         return f"{self._request.method} {self._request.path}"
+
+    def is_elsewhere(self) -> bool:
+        """Return whether it computes, or runs in an offload thread, which has a timer for it."""
+        return self._timer is not None or self.greenlet in interrupted
 
     def begin_again(self, until_s: float) -> None:
         """Give the request a new deadline."""

@@ -27,15 +27,18 @@ import os
 import signal
 import sys
 import threading
+import time
 from _thread import interrupt_main
+from collections.abc import Callable
 from functools import partial, wraps
 from math import inf
-from time import monotonic
+from time import monotonic, thread_time
 from types import FrameType
 from typing import Any
 
 import gevent
 from gevent.hub import Waiter
+from gevent.monkey import get_original
 from greenlet import getcurrent, greenlet
 
 from greenline.hub import collector, native_locals
@@ -67,7 +70,9 @@ BEGINS = frozenset(
     for name, number in opcode.opmap.items()
     if name in ("RESUME", "COMPARE_OP") or "JUMP_BACKWARD" in name
 )
+MIN_CALL_S = 0.0005  # a call into C that is noted
 IN_REPR = "Py_Repr"  # in the dict of a native thread: the objects whose repr() is in progress
+_get_ident: Callable[[], int] = get_original("_thread", "get_ident")
 _run_thread: Any = threading.Thread._bootstrap  # type: ignore[attr-defined]
 THREAD = _run_thread.__code__
 
@@ -96,19 +101,34 @@ class Slices:
     Interrupt what computes in the main thread.
 
     :param turns: in which what was interrupted waits.
+    :param note_blocked: called with a request that has kept the thread in C code without the
+        interpreter's lock; with the seconds, but for those in which it waited for a processor; and
+        with those in which it used one. Default: do nothing.
     :param interval_s: seconds, float. A request or a thread is interrupted when it has kept the
         main thread for ``FIRST`` of these, but for the time in which that waited for a processor,
         and after each further one.
     """
 
-    def __init__(self, turns: Turns, interval_s: float) -> None:
+    def __init__(
+        self,
+        turns: Turns,
+        interval_s: float,
+        note_blocked: Callable[[Any, float, float], object] = lambda *_: None,
+    ) -> None:
         self._turns = turns
+        self._note_blocked = note_blocked
         self._interval_s = interval_s
         self._hub = gevent.get_hub()
         # The id: a reference to a greenlet would keep what code keeps per thread.
         self._last = (0, 0)
         self._since_s = 0.0  # when this one kept the thread for the first time
         self._queued = QueuedTime()
+        self._queued_s = self._queued.seconds()
+        # Of the thread, to be read in another one; not on macOS, where nothing is noted.
+        self._cpu_clock = getattr(time, "pthread_getcpuclockid", lambda _: None)(_get_ident())
+        self._asked_s = inf  # since when none was answered that interrupt() has asked for
+        self._asked_computed_s = 0.0
+        self._is_unanswered = False
         self._is_started = self._is_ticking = False
         self._depth: Any = find_depth()  # None: it cannot be read, and nothing is interrupted
         self._depth_of_loop = -1  # until the loop has called Python for the first time
@@ -136,9 +156,17 @@ class Slices:
 
     def interrupt(self) -> None:
         """Interrupt what keeps the thread without using the processor; call it in another one."""
+        if not self._is_started:
+            return
+        if self._asked_s == inf:
+            if self._cpu_clock is not None:
+                self._asked_computed_s = time.clock_gettime(self._cpu_clock)
+                self._asked_s = monotonic()
+        else:
+            # This thread runs Python, and the other one did not since: it is in C code.
+            self._is_unanswered = True
         # Python calls the handler as if there had been a signal: no call into C sees one.
-        if self._is_started:
-            interrupt_main(SIGNAL)
+        interrupt_main(SIGNAL)
 
     def _start_timer(self) -> None:
         signal.setitimer(signal.ITIMER_VIRTUAL, self._interval_s, self._interval_s)
@@ -153,9 +181,12 @@ class Slices:
     def _tick(self, _: int, frame: FrameType | None) -> object:
         # In what this calls the interpreter looks for signals as well.
         if self._is_ticking:
+            self._asked_s, self._is_unanswered = inf, False
             return None
         self._is_ticking = True
         try:
+            if self._asked_s < inf:
+                self._note_call_into_c()
             found = self._find(frame)
         finally:
             self._is_ticking = False
@@ -164,6 +195,21 @@ class Slices:
         if found is not None:
             self._wait(found)
         return None
+
+    def _note_call_into_c(self) -> None:
+        asked_s, self._asked_s = self._asked_s, inf
+        is_unanswered, self._is_unanswered = self._is_unanswered, False
+        me = getcurrent()
+        if not is_unanswered or type(me) is not Handler or me.request is None:
+            return
+        # If the hub was idle then, this one has come since.
+        if not me.computed_at(asked_s, self._asked_computed_s):
+            return
+        before_s, self._queued_s = self._queued_s, self._queued.seconds()
+        blocked_s = monotonic() - asked_s - (self._queued_s - before_s)
+        computed_s = thread_time() - self._asked_computed_s
+        if max(blocked_s, computed_s) >= MIN_CALL_S:  # else it was about to answer
+            self._note_blocked(me.request, blocked_s, computed_s)
 
     def _find(self, frame: FrameType | None) -> Any:
         """Return the greenlet to interrupt; ``_again`` after the next instruction, or None."""

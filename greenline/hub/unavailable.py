@@ -20,7 +20,7 @@ noted: dict[Any, Unavailable] = {}
 
 def note(error: Unavailable) -> None:
     """Note that the current greenlet's request has got *error*."""
-    me = getcurrent()
+    me = _current()
     if isinstance(me, Handler):
         noted[me] = error
 
@@ -28,7 +28,12 @@ def note(error: Unavailable) -> None:
 def forget() -> None:
     """Forget what the current greenlet's request has noted."""
     if noted:
-        noted.pop(getcurrent(), None)
+        noted.pop(_current(), None)
+
+
+def _current() -> Any:
+    me = getcurrent()
+    return getattr(me, "handler", me)  # a request in a native thread is that of its handler
 
 
 def restate(response: Any) -> None:

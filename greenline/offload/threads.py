@@ -6,12 +6,13 @@ are separate from gevent's pool, which has ten and resolves host names. There ar
 calls in progress, so that no call waits for the end of another one; an idle thread ends itself.
 """
 
+import atexit
 import os
 import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from functools import partial
 from time import monotonic
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ import gevent
 from gevent.hub import Waiter
 from gevent.lock import Semaphore
 from gevent.monkey import get_original
+from greenlet import getcurrent, greenlet
 
 from greenline.hub.callers import Caller
 from greenline.hub.deadline import adopt, wait_in
@@ -34,6 +36,7 @@ IDLE_S = 10.0
 MAX_IDLE = 16  # idle threads that no OwnThread keeps
 MAX_KEPT = 64  # with more threads than these, an OwnThread keeps its thread only during a call
 ABANDON_S = 5.0
+END_S = 1.0  # for idle threads, at the end of the process
 SWITCH_INTERVAL_S, SHORT_SWITCH_INTERVAL_S = 0.005, 0.0005  # that of Python, and ours
 INTERRUPT_EVERY_S = 0.05
 
@@ -115,20 +118,41 @@ def _outbox() -> _Outbox:
     return outbox
 
 
+class Guest(greenlet):
+    """
+    Run a request of *handler* in a native thread.
+
+    :param handler: the greenlet in which it would run otherwise, and which waits for it.
+    """
+
+    def __init__(self, handler: greenlet) -> None:
+        super().__init__(lambda func, *args: func(*args))
+        self.handler = handler
+
+
 class _Job:
     """A call and the greenlet that waits for its end."""
 
     __slots__ = (
-        "args", "caller", "context", "error", "func", "is_done", "outbox", "result", "turns",
-        "waiter",
+        "args", "caller", "context", "error", "func", "is_done", "is_request", "outbox", "result",
+        "turns", "waiter",
     )  # fmt: skip
 
-    def __init__(self, func: Callable[..., Any], args: tuple[Any, ...], outbox: _Outbox) -> None:
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        outbox: _Outbox,
+        is_request: bool = False,
+    ) -> None:
         self.func = func
         self.args = args
         self.outbox = outbox
+        self.is_request = is_request
         # The application's callbacks, such as functions of sqlite, see the caller's variables.
-        self.context: Context = copy_context()
+        self.context: Any = copy_context()
+        if is_request:  # its body may set back what the call has set: in the same context alone
+            self.context = getcurrent().gr_context
         self.caller = Caller()
         self.waiter: Any = Waiter(outbox.hub)
         self.result: Any = None
@@ -145,9 +169,15 @@ class _Job:
         func, args = self.func, self.args
         # The hub keeps the job longer than the greenlet that waits, and the objects not so long.
         del self.func, self.args
+        run = self.context.run
+        if self.is_request:  # its context is that of a greenlet, in which nothing else can run
+            gevent.get_hub()  # made here: its parent must live as long as the thread
+            thread = Guest(self.caller.greenlet)
+            thread.gr_context = self.context
+            run = thread.switch
         self.caller.begin(thread)
         try:
-            self.result = self.context.run(func, *args)
+            self.result = run(func, *args)
         except BaseException as error:
             self.error = error
         self.caller.end(thread)
@@ -161,10 +191,13 @@ class _Job:
                 self.waiter.get()
         except BaseException:
             self.caller.leave()
+            if self.is_request:
+                getcurrent().gr_context = copy_context()  # the call goes on in its own
             raise
         self.caller.resume()
         end_wait()
-        adopt(self.context)
+        if not self.is_request:
+            adopt(self.context)
         if self.error is None:
             return self.result
         error, self.error = self.error, None  # its traceback refers to this job: a cycle
@@ -297,11 +330,11 @@ class Thread:
             if job.outbox is not None:
                 job.outbox.put(job)
             del job
-        _alive.discard(self)
-        # A callback of the application that waited has made a hub for this thread.
+        # A request has a hub in its thread, and so has a callback of the application that waited.
         hub = get_hub_if_exists()
         if hub is not None:
             hub.destroy(destroy_loop=True)
+        _alive.discard(self)
 
     def _next(self) -> bool:
         """Wait for a job and make it the current one; return False if the thread must end."""
@@ -468,11 +501,15 @@ class Turns:
     :param is_left: whether a greenlet that is interrupted goes on at once, and the computation as
         well; otherwise it waits for its end.
     :param has_deadline: whether the request's deadline ends the wait. Default True.
+    :param is_request: whether what is computed is all of a request. Default False.
     """
 
-    def __init__(self, a_core: int, *, is_left: bool, has_deadline: bool = True) -> None:
+    def __init__(
+        self, a_core: int, *, is_left: bool, has_deadline: bool = True, is_request: bool = False
+    ) -> None:
         self._number = a_core * _cores()
         self._is_left, self._has_deadline = is_left, has_deadline
+        self._is_request = is_request
         self.turns = Semaphore(self._number)
         _all_turns.append(self)
 
@@ -490,7 +527,7 @@ class Turns:
         """
         return _hand_over(
             func, args, kwargs, self.turns,
-            is_left=self._is_left, has_deadline=self._has_deadline,
+            is_left=self._is_left, has_deadline=self._has_deadline, is_request=self._is_request,
         )  # fmt: skip
 
     def run_if(self, is_long: bool, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -505,6 +542,10 @@ class Turns:
         :raises DeadlineExceeded: the request's deadline passed first.
         """
         return self.run(func, *args, **kwargs) if is_long else func(*args, **kwargs)
+
+    def is_used(self) -> bool:
+        """Return whether a computation is in progress."""
+        return self.turns.counter < self._number
 
     def renew(self) -> None:
         """Begin anew, in a forked child: greenlets of the parent hold the copies of the turns."""
@@ -522,6 +563,7 @@ def _hand_over(
     *,
     is_left: bool = True,
     has_deadline: bool = True,
+    is_request: bool = False,
 ) -> T:
     # A thread of ours that waited for something has a hub, and calls directly all the same: it has
     # the only turn, perhaps.
@@ -534,7 +576,7 @@ def _hand_over(
         if turns is not None:
             wait_in(turns.acquire) if has_deadline else turns.acquire()
         outbox = _outbox()
-        job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox)
+        job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox, is_request)
         job.turns = turns
         return _wait_for_thread(job, outbox, is_left, has_deadline)  # type: ignore[no-any-return]
     finally:
@@ -652,6 +694,20 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _end_idle() -> None:
+    """End the threads that are idle, and wait for their ends."""
+    # The interpreter would drop their hubs at its own end, in the main thread, and crash.
+    ending = [thread for thread in list(_alive) if thread.is_idle]
+    for thread in ending:
+        thread.end()
+    until_s = monotonic() + END_S
+    while any(thread in _alive for thread in ending) and monotonic() < until_s:
+        native.sleep(0.001)
+
+
+atexit.register(_end_idle)
 
 
 def _after_fork_in_child() -> None:

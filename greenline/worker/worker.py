@@ -65,7 +65,7 @@ from greenline.hub.slices import Slices
 from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.lifecycle.resources import close_at_exit
-from greenline.offload import fork, semaphores
+from greenline.offload import fork, pages, semaphores
 from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
 from greenline.telemetry import counters, log_format, shared_memory
 from greenline.telemetry.reports import Reports
@@ -275,6 +275,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.base = base_environ(cfg)  # after RequestLog has replaced sys.stderr
         self.rules = Rules(cfg)
         self._handlers = handlers.Handlers()
+        self._pages = pages.Pages(self.log)
         counters.add("handlers", self._handlers.stats)
         self.sweep = Sweep()
         self.sweep.start()
@@ -615,7 +616,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         disconnect.serve(environ["gunicorn.socket"])
         deadline.count_in(environ)
         try:
-            result = application(environ, response.start_response)
+            blocking = self._pages.find(request) if self._pages.found else None
+            if blocking is None:
+                result = application(environ, response.start_response)
+            else:
+                result = blocking.run(application, environ, response)
             if result is ALREADY_HANDLED:
                 response.status_code = TAKEN_OVER
                 return
@@ -777,25 +782,28 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         # of ClientConnection: it is in the stack of every request, and none would be limited.
         modules = {each.__module__ for each in (Client, PlainClient, TlsClient)}
         modules.update(http2.CLIENT_MODULES)
+        modules.add(pages.__name__)  # in a thread: it waits for what the hub does
         timeouts = RequestTimeouts(timeout_s, self.log, modules)
         self._respond = timeouts.limited(self._respond)  # type: ignore[method-assign]
         timeouts.start()
 
-    def _interrupt_long_ones(self) -> Callable[[], object]:
-        """Return a function that interrupts what keeps the hub, to call in another thread."""
+    def _interrupt_long_ones(self) -> Slices | None:
+        """Start to interrupt what keeps the hub; return None if the settings forbid it."""
         interval_ms = settings.SWITCH_INTERVAL_MS.read()
         if not interval_ms:
-            return lambda: None
-        slices = Slices(self._handlers.turns, interval_ms / 1000)
+            return None
+        may_offload = settings.OFFLOAD.read() is not None
+        note = (self._pages.note,) if may_offload else ()
+        slices = Slices(self._handlers.turns, interval_ms / 1000, *note)
         slices.start(signals.set_handler)
-        return slices.interrupt
+        return slices
 
-    def _watch_hub(self, interrupt: Callable[[], object]) -> None:
+    def _watch_hub(self, slices: Slices | None) -> None:
         limit_s = settings.blocked_hub_s()
         if limit_s is not None:
             stuck_s = self.cfg.timeout / 2 or STUCK_S
             blocked = partial(self._counters.count, ("hub_blocked",))
-            Watchdog(
+            watchdog = Watchdog(
                 limit_s,
                 stuck_s=stuck_s,
                 on_blocked=blocked,
@@ -803,8 +811,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 advise=offload.advice_for,
                 on_logged=self._reporter.note_block,
                 on_stuck=self._reporter.note_hub,
-                interrupt=interrupt,
-            ).start()
+                interrupt=slices.interrupt if slices else lambda: None,
+            )
+            watchdog.start()
+            self._pages.is_counting = watchdog.is_interrupting
 
     def _listen(self, listener: Any) -> Listener:
         """Accept clients, at most worker_connections of them."""

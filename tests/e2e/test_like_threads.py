@@ -91,6 +91,23 @@ def answered_beside(path: str) -> int:
     return answered
 
 
+def test_a_page_that_blocks_in_c_leaves_the_others_alone() -> None:
+    """Once it is known to: then it runs in native threads, side by side."""
+    with hosting(TARGET) as running, ThreadPoolExecutor(8) as clients:
+        while "run in native threads now" not in running.log:
+            assert {one.status for one in clients.map(running.get, 4 * ["/block/0.05"])} == {200}
+        before = time.monotonic()
+        blocking = [clients.submit(running.get, "/block/2") for _ in range(8)]
+        answered = 0
+        while not all(one.done() for one in blocking):
+            assert running.get("/").status == 200
+            answered += 1
+        took_s = time.monotonic() - before
+        assert {one.result().status for one in blocking} == {200}
+    assert answered > 20
+    assert took_s < 2 * 2
+
+
 def test_the_signals_that_interrupt_fill_no_pipe() -> None:
     """Python writes each number into gunicorn's, and a traceback for each once the pipe is full."""
     with hosting(TARGET) as running:

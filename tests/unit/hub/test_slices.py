@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -70,9 +71,9 @@ def handlers() -> Iterator[Handlers]:
 
 
 @contextmanager
-def interrupted_after(interval_s: float) -> Iterator[Handlers]:
+def interrupted_after(interval_s: float, *note: Callable[..., object]) -> Iterator[Handlers]:
     made = Handlers()
-    slices = Slices(made.turns, interval_s)
+    slices = Slices(made.turns, interval_s, *note)
     slices.start()
     watchdog = Watchdog(interval_s * RECORDS, interrupt=slices.interrupt)
     watchdog.start()
@@ -217,6 +218,46 @@ def test_what_waits_for_the_disk_is_interrupted_between_two_calls(handlers: Hand
             sleep(LONG_S / 20)
 
     assert run(handlers, in_application(work)) > MANY
+
+
+@pytest.mark.parametrize(
+    ("call_c", "computes"),
+    [
+        pytest.param(partial(get_original("time", "sleep"), LONG_S), False, id="waits"),
+        pytest.param(partial(hashlib.sha256, bytes(50_000_000)), True, id="computes"),
+    ],
+)
+def test_a_call_into_c_that_lets_other_threads_run_is_noted(call_c: Work, computes: bool) -> None:
+    """With its time, and how much of that it used the processor."""
+    noted: list[tuple[object, float, float]] = []
+    before_s = monotonic()
+    with interrupted_after(INTERVAL_S, lambda *each: noted.append(each)) as handlers:
+        run(handlers, in_application(call_c))
+    took_s = monotonic() - before_s
+    assert noted
+    assert all(request is REQUEST for request, _, _ in noted)
+    blocked_s, computed_s = (sum(each[number] for each in noted) for number in (1, 2))
+    assert 0 < blocked_s <= took_s
+    assert (computed_s > blocked_s / 4) is computes
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_nothing_else_is_noted(waits: bool) -> None:
+    """Neither Python nor C that keeps the interpreter's lock, nor what begins in an idle hub."""
+    noted: list[object] = []
+    usleep = ctypes.PyDLL(None).usleep
+
+    def work() -> None:
+        if waits:
+            gevent.sleep(LONG_S)
+        usleep(int(1e6 * LONG_S))
+        compute()
+
+    with interrupted_after(INTERVAL_S, lambda *each: noted.append(each)) as handlers:
+        run(handlers, in_application(work))
+        gevent.sleep(LONG_S)
+        run(handlers, in_application(int))
+    assert noted == []
 
 
 def test_a_stopped_timer_ends_that_as_well(handlers: Handlers) -> None:

@@ -1,0 +1,199 @@
+"""
+Run the requests of pages that block in C code in native threads, as a threaded server does.
+
+numpy, pandas, lxml, duckdb, the reading of a large file or a driver that waits in C let the
+interpreter's lock go, so that other threads run Python meanwhile; in a greenlet they keep the whole
+worker. Which pages call them is not known before: the interruptions that such code does not answer
+(:mod:`~greenline.hub.slices`) say it. When a page's requests have kept the worker like that for
+``BLOCKED_S`` on average, its next ones run in threads.
+"""
+
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from time import monotonic
+from typing import Any
+from weakref import ref
+
+from greenline.hub.turns import Page, page_of
+from greenline.offload import threads
+from greenline.offload.threads import Turns
+
+BLOCKED_S = 0.001  # of a request; a thread takes a tenth of that
+MIN_BLOCKED = 3  # requests: the first ones of a page may load a model, or connect
+SMOOTHING = 16  # requests
+MAX_PAGES = 256
+# Where one of these is loaded no page runs in a thread: what they make works in one thread alone,
+# and may be kept from the requests before.
+OF_ONE_THREAD = "pysqlite3", "sqlcipher3"
+
+# Those that compute beside the hub gain nothing by being more than the processors, but for the time
+# in which they wait; threads that wait are as many as threaded servers have.
+_computing = Turns(2, is_left=True, has_deadline=False, is_request=True)
+_waiting = Turns(32, is_left=True, has_deadline=False, is_request=True)
+
+
+class RequestEnded(Exception):
+    """The client's connection is used by a call whose request has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("the request has ended before this call in a thread")
+
+
+class Blocking:
+    """A page that has blocked the worker in C code; native threads run its requests, perhaps."""
+
+    def __init__(self) -> None:
+        self.requests = 1  # of those that were counted
+        self._blocked = 0  # of these
+        self._last: ref[Any] | None = None  # of these
+        self.blocked_s = 0.0
+        self._computed_s = 0.0  # of blocked_s
+        self._took_s = 0.0  # a request in a thread
+        self.turns: Turns | None = None  # None: in a greenlet
+
+    def note(self, request: Any, blocked_s: float, computed_s: float) -> bool:
+        """Note what :meth:`Pages.note` does; return whether the next ones run in threads now."""
+        if self._last is None or self._last() is not request:
+            self._last = ref(request)
+            self._blocked += 1
+        self.blocked_s += blocked_s
+        self._computed_s += computed_s
+        if self.turns is None and self._is_worth_it():
+            self._took_s = self.blocked_s / self.requests
+            self.turns = _computing if self._computed_s >= self.blocked_s / 2 else _waiting
+            return True
+        return False
+
+    def run(self, application: Callable[..., Any], environ: dict[str, Any], response: Any) -> Any:
+        """
+        Call *application* in a native thread, as its greenlet.
+
+        :param application: a WSGI application.
+        :param environ: its environ.
+        :param response: a :class:`~greenline.http.response.Response`.
+        :returns: what the application returns.
+        :raises BaseException: what the application raises.
+        """
+        turns, hub, begun_s = self.turns or _computing, _Hub(), monotonic()
+
+        def start_response(*args: Any) -> Callable[[bytes], None]:
+            hub.check()
+            return hub.runs(response.start_response(*args))
+
+        if not isinstance(environ["wsgi.input"], BytesIO):
+            environ["wsgi.input"] = _Input(environ["wsgi.input"], hub)
+        if hints := environ.get("wsgi.early_hints"):
+            environ["wsgi.early_hints"] = hub.runs(hints)
+        try:
+            return turns.run(application, environ, start_response)
+        finally:
+            hub.is_left = True
+            self._took_s += (monotonic() - begun_s - self._took_s) / SMOOTHING
+            if self._took_s < 2 * BLOCKED_S:  # it was loading something, which it has now
+                vars(self).update(vars(Blocking()))
+
+    def _is_worth_it(self) -> bool:
+        return (
+            self._blocked >= MIN_BLOCKED
+            and self.blocked_s >= BLOCKED_S * self.requests
+            and not any(name in sys.modules for name in OF_ONE_THREAD)
+        )
+
+
+class Pages:
+    """
+    The pages that have blocked the worker in C code. Call from one thread.
+
+    :param log: where the pages are named that run in threads.
+    """
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        # Whether all calls into C code are noted now: then their requests are counted.
+        self.is_counting: Callable[[], bool] = lambda: False
+        # The last used one is at the end. Empty: there is nothing to call find() for.
+        self.found: dict[Page, Blocking] = {}
+
+    def note(self, request: Any, blocked_s: float, computed_s: float) -> None:
+        """
+        Note that a request has blocked the worker in C code.
+
+        :param request: has a ``method`` and a ``path``.
+        :param blocked_s: for how long, seconds, float.
+        :param computed_s: for how long it used the processor meanwhile, seconds, float.
+        """
+        # Beside threads that compute it may have waited for the interpreter's lock.
+        if computed_s > blocked_s or _computing.is_used():
+            blocked_s = computed_s
+        page = page_of(request.method, request.path)
+        found = self.found.pop(page, Blocking())
+        self.found[page] = found
+        if len(self.found) > MAX_PAGES:
+            del self.found[next(iter(self.found))]
+        if found.note(request, blocked_s, computed_s):
+            text = "%s %s blocks in C code for %.0f ms: its requests run in native threads now"
+            self._log.info(text, *page[::2], found.blocked_s / found.requests * 1000)
+
+    def find(self, request: Any) -> Blocking | None:
+        """
+        Return the page that runs *request* in a native thread; None: it runs in its greenlet.
+
+        :param request: has a ``method`` and a ``path``.
+        """
+        page = page_of(request.method, request.path)
+        found = self.found.get(page)
+        if found is None:
+            return None
+        if found.turns is not None:
+            self.found[page] = self.found.pop(page)
+            return found
+        if self.is_counting():
+            found.requests += 1
+        return None
+
+
+class _Hub:
+    """Where all that waits for the client runs, also in the middle of a call in a thread."""
+
+    is_left = False  # the call has ended, or its greenlet was killed and the call goes on
+
+    def check(self) -> None:
+        """
+        Raise an error if the request has ended before this call in a thread.
+
+        :raises RequestEnded: it has.
+        """
+        if self.is_left and threads.is_offloaded():
+            raise RequestEnded
+
+    def runs(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what calls *function* in the hub's thread."""
+
+        def call(*args: Any) -> Any:
+            self.check()
+            if threads.is_offloaded():
+                return threads.run_in_main_hub(function, *args)
+            return function(*args)
+
+        return call
+
+
+class _Input:
+    """
+    A body that the client may still send.
+
+    :param body: gunicorn's, or one with the same methods.
+    :param hub: where its methods run.
+    """
+
+    def __init__(self, body: Any, hub: _Hub) -> None:
+        self._body = body
+        self.read, self.readline = hub.runs(body.read), hub.runs(body.readline)
+        self.readlines = hub.runs(body.readlines)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._body, name)
+
+    def __iter__(self) -> Any:
+        return iter(self.readline, b"")

@@ -1,0 +1,382 @@
+"""Pages that block in C code run in native threads, and are what they are in a greenlet."""
+
+import gc
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
+from functools import partial
+from io import BytesIO
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any
+
+import gevent
+import pytest
+from gevent.monkey import get_original
+
+from greenline.errors import PoolTimeout
+from greenline.hub import unavailable
+from greenline.hub.handlers import Handlers
+from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
+from greenline.offload import pages as module
+from greenline.offload import threads
+from greenline.offload.pages import BLOCKED_S, MIN_BLOCKED, SMOOTHING, Blocking, Pages, RequestEnded
+
+LONG_S = 0.02
+BODY = b"some\nlines\n"
+native_sleep = get_original("time", "sleep")
+native_ident = get_original("_thread", "get_ident")
+native_event = get_original("threading", "Event")
+
+local = threading.local()
+variable: ContextVar[int] = ContextVar("variable", default=0)
+
+
+class Response:
+    """What the worker's response does, without a client."""
+
+    headers_sent = False
+    status_code: int | None = None
+    sent = 0
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, bytes]] = []
+
+    def start_response(self, status: str, _headers: Any, _error: Any = None) -> Any:
+        self.status_code = int(status[:3])
+        return self.write
+
+    def write(self, data: bytes) -> None:
+        gevent.sleep(0)  # a client may be slow
+        self.written.append((native_ident(), data))
+
+
+class Body:
+    """A body for which the hub waits."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = BytesIO(data)
+        self.readers: set[int] = set()
+
+    def read(self, *size: int) -> bytes:
+        gevent.sleep(0)
+        self.readers.add(native_ident())
+        return self.data.read(*size)
+
+    def readline(self, *size: int) -> bytes:
+        return self.data.readline(*size)
+
+    def readlines(self, *size: int) -> list[bytes]:
+        return self.data.readlines(*size)
+
+
+class Request:
+    """Of a page; requests of other pages have another *path*."""
+
+    method = "GET"
+
+    def __init__(self, path: str = "/long") -> None:
+        self.path = path
+
+
+@pytest.fixture
+def pages() -> Pages:
+    """Pages that are counted."""
+    made = Pages(logging.getLogger("test"))
+    made.is_counting = lambda: True
+    return made
+
+
+def turns_of(pages: Pages) -> Any:
+    """Return in which turns a request runs, None: in its greenlet."""
+    found = pages.find(Request())
+    return found and found.turns
+
+
+def call(application: Any, body: Any = None, response: Any = None, page: Any = None) -> Any:
+    """Call *application* in a native thread for a request of a handler; return its result."""
+    results = []
+    environ = {"wsgi.input": body or BytesIO(BODY)}
+
+    def work() -> None:
+        results.append((page or Blocking()).run(application, environ, response or Response()))
+
+    Handlers().run(work)
+    return results[0]
+
+
+def in_greenlet(function: Callable[[], Any]) -> Any:
+    return gevent.spawn(function).get(timeout=10)
+
+
+def test_a_page_that_has_blocked_for_long_runs_in_threads(pages: Pages) -> None:
+    """Not at once: the first requests of a page may load something."""
+    assert not pages.found
+    for _ in range(MIN_BLOCKED - 1):
+        pages.note(Request(), LONG_S, LONG_S)
+        assert pages.found
+        assert turns_of(pages) is None
+    pages.note(Request(), LONG_S, LONG_S)
+    assert turns_of(pages) is module._computing
+    assert pages.find(Request("/other")) is None
+
+
+def test_each_request_counts_once(pages: Pages) -> None:
+    one = Request()
+    for _ in range(MIN_BLOCKED):
+        pages.note(one, LONG_S, LONG_S)
+    assert pages.find(one) is None
+
+
+def test_a_page_that_seldom_blocks_does_not(pages: Pages) -> None:
+    """Of which the requests are counted that could have been noted."""
+    for _ in range(MIN_BLOCKED):
+        pages.note(Request(), LONG_S, LONG_S)
+        for _ in range(round(2 * LONG_S / BLOCKED_S)):
+            pages.find(Request())
+    assert turns_of(pages) is None
+
+
+def test_what_waits_in_c_code_has_more_threads(pages: Pages) -> None:
+    for _ in range(MIN_BLOCKED):
+        pages.note(Request(), LONG_S, 0.0)
+    assert turns_of(pages) is module._waiting
+
+
+def test_beside_threads_that_compute_only_the_processors_time_counts(pages: Pages) -> None:
+    """The rest may have been a wait for the interpreter's lock."""
+    begun, end = native_event(), native_event()
+
+    def compute(*_: Any) -> None:
+        begun.set()
+        end.wait()
+
+    computing = gevent.spawn(call, compute)
+    while not begun.is_set():
+        gevent.sleep(0.001)
+    for _ in range(MIN_BLOCKED):
+        pages.note(Request(), LONG_S, 0.0)
+    assert turns_of(pages) is None
+    end.set()
+    computing.get(timeout=10)
+
+
+def test_objects_of_one_thread_keep_pages_out_of_others(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pysqlite3", SimpleNamespace())
+    for _ in range(MIN_BLOCKED):
+        pages.note(Request(), LONG_S, LONG_S)
+    assert turns_of(pages) is None
+
+
+def test_a_page_that_ends_at_once_runs_in_greenlets_again(pages: Pages) -> None:
+    """It was loading something, which it has now."""
+    for _ in range(MIN_BLOCKED):
+        pages.note(Request(), LONG_S, LONG_S)
+    runs = 0
+    while turns_of(pages):
+        call(lambda *_: [], page=pages.find(Request()))
+        runs += 1
+    assert runs > SMOOTHING
+    pages.note(Request(), LONG_S, LONG_S)
+    assert turns_of(pages) is None
+
+
+def test_the_pages_that_are_used_are_remembered(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there is room for."""
+    monkeypatch.setattr(module, "MAX_PAGES", 2)
+    for path in ("/used", "/unused", "/new"):
+        pages.find(Request("/used"))
+        for _ in range(MIN_BLOCKED):
+            pages.note(Request(path), LONG_S, LONG_S)
+    assert pages.find(Request("/used"))
+    assert pages.find(Request("/new"))
+    assert pages.find(Request("/unused")) is None
+
+
+def test_others_run_meanwhile() -> None:
+    ended: list[bool] = []
+
+    def application(*_: Any) -> None:
+        native_sleep(0.2)
+        ended.append(True)
+
+    calling = gevent.spawn(call, application)
+    rounds = 0
+    while not ended:
+        gevent.sleep(0.001)
+        rounds += 1
+    calling.get(timeout=10)
+    assert rounds > 20
+
+
+def test_it_is_the_thread_of_its_handler() -> None:
+    """Its id, its thread-locals and its context are the same."""
+    found: dict[str, Any] = {}
+
+    def application(*_: Any) -> list[bytes]:
+        found["there"] = threading.get_ident(), local.value, variable.get(), native_ident()
+        local.value, local.added = 2, 3
+        return [b"body"]
+
+    def work() -> None:
+        local.value = 1
+        variable.set(1)
+        environ = {"wsgi.input": BytesIO()}
+        found["here"] = threading.get_ident(), 1, 1, native_ident()
+        found["result"] = Blocking().run(application, environ, Response())
+        found["after"] = local.value, local.added
+
+    Handlers().run(work)
+    assert found["there"][:3] == found["here"][:3]
+    assert found["there"][3] != found["here"][3]
+    assert found["result"] == [b"body"]
+    assert found["after"] == (2, 3)
+
+
+def test_a_body_may_set_back_what_the_call_has_set() -> None:
+    """Flask's streams do: a token works in one context alone."""
+
+    def application(*_: Any) -> Any:
+        tokens = [variable.set(7)]
+
+        def parts() -> Any:
+            yield variable.get()
+            variable.reset(tokens.pop())
+            yield variable.get()
+
+        return parts()
+
+    def work() -> None:
+        found.extend(Blocking().run(application, {"wsgi.input": BytesIO()}, Response()))
+
+    found: list[int] = []
+    Handlers().run(work)
+    assert found == [7, 0]
+
+
+def test_an_error_of_the_application_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        call(lambda *_: 1 / 0)
+
+
+def test_it_may_wait_as_in_a_greenlet() -> None:
+    """The first wait makes a hub for the thread, which the next requests use."""
+
+    def application(*_: Any) -> Any:
+        with gevent.Timeout(5):
+            threading.Thread(target=partial(gevent.sleep, 0.001)).start()
+            gevent.sleep(0.001)
+        return native_ident()
+
+    assert call(application) == call(application) != native_ident()
+
+
+def test_the_client_is_read_and_written_in_the_hub() -> None:
+    response, body = Response(), Body(BODY)
+
+    def application(environ: Any, start_response: Any) -> Any:
+        write = start_response("200 OK", [])
+        write(environ["wsgi.input"].read(5))
+        return [*environ["wsgi.input"], environ["wsgi.input"].data.tell()]
+
+    assert call(application, body, response) == [b"lines\n", len(BODY)]
+    assert response.written == [(native_ident(), BODY[:5])]
+    assert response.status_code == 200
+    assert body.readers == {native_ident()}
+
+
+def test_a_call_that_is_left_uses_the_client_no_more() -> None:
+    """The worker has killed its greenlet, whose connection and context have another request."""
+    handlers, response = Handlers(), Response()
+    begun, go_on, ended = native_event(), native_event(), native_event()
+    errors: list[BaseException] = []
+    contexts: list[Any] = []
+
+    def application(environ: Any, start_response: Any) -> None:
+        begun.set()
+        go_on.wait()
+        variable.set(9)
+        for use in (environ["wsgi.input"].read, partial(start_response, "200 OK", [])):
+            try:
+                use()
+            except RequestEnded as error:
+                errors.append(error)
+        ended.set()
+
+    def work() -> None:
+        try:
+            Blocking().run(application, {"wsgi.input": Body(BODY)}, response)
+        finally:
+            contexts.append(copy_context())
+
+    serving = gevent.spawn(handlers.run, work)
+    while not begun.is_set():
+        gevent.sleep(0.001)
+    serving.kill(timeout=10)
+    go_on.set()
+    while not ended.is_set():
+        gevent.sleep(0.001)
+    assert len(errors) == 2
+    assert response.status_code is None
+    assert contexts[0].get(variable) is None
+
+
+def test_a_request_that_waits_in_a_thread_ends_in_time() -> None:
+    """Its wait fails, as it would in a greenlet."""
+    timeouts = RequestTimeouts(0.05, logging.getLogger("test"))
+    failed: list[BaseException] = []
+
+    def respond(application: Any, environ: Any, response: Any, *_: object) -> None:
+        Blocking().run(application, environ, response)
+
+    def application(*_: Any) -> None:
+        try:
+            gevent.sleep(60)
+        except TimeoutError as error:
+            failed.append(error)
+            raise
+
+    def work() -> None:
+        environ = {"wsgi.input": BytesIO()}
+        timeouts.limited(respond)(application, environ, Response(), monotonic(), Request())
+
+    timeouts.start()
+    with gevent.Timeout(10), pytest.raises(RequestTimeout):
+        Handlers().run(work)
+    timeouts.stop()
+    assert failed
+
+
+def test_what_was_unavailable_in_a_thread_is_known_in_its_handler() -> None:
+    """The worker makes a 503 of the 500."""
+    found: list[Any] = []
+
+    def application(*_: Any) -> None:
+        unavailable.note(PoolTimeout("none"))
+
+    def work() -> None:
+        Blocking().run(application, {"wsgi.input": BytesIO()}, Response())
+        found.append(unavailable.reason())
+        unavailable.forget()
+
+    Handlers().run(work)
+    assert isinstance(found[0], PoolTimeout)
+
+
+def test_nothing_of_a_request_is_kept() -> None:
+    class Result(list[bytes]):
+        """With a weak reference to it."""
+
+    result = call(lambda *_: Result([b"x"]))
+    gone = weakref.ref(result)
+    del result
+    assert in_greenlet(lambda: threads.run(int)) == 0  # the thread's next job
+    gc.collect()
+    assert gone() is None
