@@ -2,8 +2,9 @@
 Ask for a small page beside pages that keep a thread, on our worker and on gunicorn's threads.
 
 1. Clients ask for pages that compute for about ten milliseconds, at once or after a wait, or for a
-   hundred, that copy two hundred files, or compress two megabytes, and one client for a small page.
-   All serve the same WSGI application, unmodified, on one worker.
+   hundred, that copy two hundred files, compress two megabytes, hash sixteen, or wait for ten
+   milliseconds in C, and one client for a small page. All serve the same WSGI application,
+   unmodified, on one worker.
 2. The servers have a core, those who ask the others. Rounds are interleaved; a ratio is the middle
    one of those in each round.
 3. The exit status is 1 when the run is invalid, when the small page takes longer than promised
@@ -27,14 +28,14 @@ from bench.rounds import interleaved
 from bench.servers import Gunicorn
 
 THREADS = (8, 16, 32)
-WORKS = ("/computes", "/waits", "/computes-long", "/copies", "/compresses")
+# C code that lets other threads run: there the small page of gthread-32 is as fast, and ours is
+# answered so often that it has a fifth of the processor.
+IN_C = ("/compresses", "/hashes", "/waits-in-c")
+WORKS = ("/computes", "/waits", "/computes-long", "/copies", *IN_C)
 SMALL = "/small"
 CLIENTS = 20
 WARM_S, SMALL_S, ROUND_S = 1.0, 0.1, 3.0
 MAX_P50, MAX_P99, MIN_RATIO = 0.5, 1.0, 0.9
-# C code that lets other threads run: there the small page of gthread-32 is as fast, and ours is
-# answered so often that it has a fifth of the processor.
-IN_C = "/compresses"
 MAX_P50_IN_C, MIN_RATIO_IN_C = 1.0, 0.8
 
 
@@ -117,7 +118,7 @@ def judge(
         for name in ("p50_ms", "p99_ms")
     )
     speed = over_best([[row.req_s for row, _ in each] for each in (ours, *peers)], max)
-    max_p50, min_ratio = (MAX_P50_IN_C, MIN_RATIO_IN_C) if path == IN_C else (MAX_P50, MIN_RATIO)
+    max_p50, min_ratio = (MAX_P50_IN_C, MIN_RATIO_IN_C) if path in IN_C else (MAX_P50, MIN_RATIO)
     return [
         promises.at_most(f"{SMALL} beside {path}, p50 over the best gthread's", p50, max_p50),
         promises.at_most(f"{SMALL} beside {path}, p99 over the best gthread's", p99, MAX_P99),

@@ -1,8 +1,10 @@
 """
-A WSGI application of pages that keep a thread: they compute, one of them after a wait, copy files
-or compress; and a small one.
+A WSGI application of pages that keep a thread: they compute, one of them after a wait, copy files,
+compress, hash or wait in C; and a small one.
 """
 
+import ctypes
+import hashlib
 import os
 import shutil
 import socket
@@ -16,6 +18,8 @@ ECHO_PORT = int(os.environ["BENCH_ECHO_PORT"])
 STEPS = 250_000  # about ten milliseconds
 FILES = [entry.path for entry in os.scandir(os.path.dirname(os.__file__)) if entry.is_file()]
 TEXT = str(list(range(300_000))).encode()  # two megabytes
+ZEROS = bytes(16_000_000)  # to hash it takes about ten milliseconds
+libc = ctypes.CDLL(None)
 
 kept = threading.local()
 
@@ -29,6 +33,10 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         copy_files()
     elif path == "/compresses":
         zlib.compress(TEXT)
+    elif path == "/hashes":
+        hashlib.sha256(ZEROS)
+    elif path == "/waits-in-c":
+        libc.usleep(10_000)
     elif path != "/small":
         compute(10 * STEPS if path == "/computes-long" else STEPS)
     start_response("200 OK", [("Content-Length", str(len(path)))])

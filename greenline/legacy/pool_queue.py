@@ -3,8 +3,9 @@
 from collections import deque
 from typing import Any
 
-from gevent.event import Event
 from greenlet import getcurrent
+
+from greenline.hub.thread_locks import Event
 
 
 class Waiter(Event):

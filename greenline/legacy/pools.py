@@ -20,6 +20,7 @@ from greenline.hub import deadline
 from greenline.hub.lock_waits import LockWait
 from greenline.legacy import psycopg2_pool
 from greenline.legacy.pool_queue import Waiter, waiters_of, wake_first
+from greenline.offload import threads
 from greenline.offload.imports import after_import
 
 CONNECTION_WAIT_S = 20.0  # the default of BlockingConnectionPool
@@ -75,10 +76,10 @@ def wrap(
 
     @wraps(get)
     def get_connection(self: Any, *args: Any, **options: Any) -> Any:
-        waiters = waiters_of(self)
-        # A native thread does not queue: the events belong to the hub of the main thread.
-        if not gevent.get_hub().main_hub:
+        # Another native thread does not queue, as before the patching.
+        if not (gevent.get_hub().main_hub or threads.is_offloaded()):
             return get(self, *args, **options)
+        waiters = waiters_of(self)
         if not waiters:  # otherwise it would overtake the waiting greenlets
             try:
                 return get(self, *args, **options)

@@ -17,20 +17,21 @@ from weakref import ref
 
 from greenline.hub.turns import Page, page_of
 from greenline.offload import threads
-from greenline.offload.threads import Turns
+from greenline.offload.threads import Turns, cores
 
 BLOCKED_S = 0.001  # of a request; a thread takes a tenth of that
 MIN_BLOCKED = 3  # requests: the first ones of a page may load a model, or connect
 SMOOTHING = 16  # requests
 MAX_PAGES = 256
-# Where one of these is loaded no page runs in a thread: what they make works in one thread alone,
-# and may be kept from the requests before.
-OF_ONE_THREAD = "pysqlite3", "sqlcipher3"
+# Where one of these is loaded no page runs in a thread. What they make works in one thread alone,
+# and may be kept from the requests before; the connections of greenline's own pools belong to the
+# hub.
+OF_ONE_THREAD = "pysqlite3", "sqlcipher3", "greenline.mongo.counted", "greenline.postgres.pool"
 
 # Those that compute beside the hub gain nothing by being more than the processors, but for the time
-# in which they wait; threads that wait are as many as threaded servers have.
+# in which they wait; threads that wait are as many as the largest threaded servers have.
 _computing = Turns(2, is_left=True, has_deadline=False, is_request=True)
-_waiting = Turns(32, is_left=True, has_deadline=False, is_request=True)
+_waiting = Turns(max(32 // cores(), 1), is_left=True, has_deadline=False, is_request=True)
 
 
 class RequestEnded(Exception):

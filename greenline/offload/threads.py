@@ -507,7 +507,7 @@ class Turns:
     def __init__(
         self, a_core: int, *, is_left: bool, has_deadline: bool = True, is_request: bool = False
     ) -> None:
-        self._number = a_core * _cores()
+        self._number = a_core * cores()
         self._is_left, self._has_deadline = is_left, has_deadline
         self._is_request = is_request
         self.turns = Semaphore(self._number)
@@ -690,7 +690,8 @@ class OwnThread:
                 self.release()
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return on how many processors this process may run."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -9,7 +9,9 @@ from redis.connection import Connection, ConnectionPool
 from redis.exceptions import MaxConnectionsError
 
 from greenline.legacy import pools
-from tests.helpers.support import run
+from greenline.legacy.pool_queue import waiters_of
+from greenline.offload import threads
+from tests.helpers.support import run, wait_until
 
 
 class Unconnected(Connection):
@@ -88,6 +90,22 @@ def test_a_native_thread_does_not_wait(make_pool: Callable[[int], Any]) -> None:
         gevent.get_hub().threadpool.apply(pool.get_connection)
     pool.release(connection)
     assert waiting.get(timeout=9) is connection
+
+
+def test_a_request_in_a_native_thread_waits(make_pool: Callable[[int], Any]) -> None:
+    """As in its greenlet, behind those that wait already."""
+    pool, got = make_pool(1), []
+    connection = pool.get_connection()
+
+    def use() -> None:
+        got.append(pool.get_connection())
+        pool.release(got[-1])
+
+    waiting = [gevent.spawn(use), *[gevent.spawn(threads.run, use) for _ in range(3)]]
+    wait_until(lambda: len(waiters_of(pool)) == 4, "all of them to wait")
+    pool.release(connection)
+    gevent.joinall(waiting, timeout=9, raise_error=True)
+    assert got == 4 * [connection]
 
 
 SCRIPT = """

@@ -83,8 +83,10 @@ class Request:
 
 
 @pytest.fixture
-def pages() -> Pages:
-    """Pages that are counted."""
+def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
+    """Pages that are counted, of an application that has no pool of ours."""
+    for name in module.OF_ONE_THREAD:
+        monkeypatch.delitem(sys.modules, name, raising=False)
     made = Pages(logging.getLogger("test"))
     made.is_counting = lambda: True
     return made
@@ -164,10 +166,11 @@ def test_beside_threads_that_compute_only_the_processors_time_counts(pages: Page
     computing.get(timeout=10)
 
 
+@pytest.mark.parametrize("name", ["pysqlite3", "greenline.postgres.pool"])
 def test_objects_of_one_thread_keep_pages_out_of_others(
-    pages: Pages, monkeypatch: pytest.MonkeyPatch
+    pages: Pages, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pysqlite3", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace())
     for _ in range(MIN_BLOCKED):
         pages.note(Request(), LONG_S, LONG_S)
     assert turns_of(pages) is None
