@@ -5,6 +5,7 @@ import gc
 import hashlib
 import importlib
 import json
+import math
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import RLock, Thread
-from time import monotonic, process_time, sleep
+from time import monotonic, process_time, sleep, thread_time
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -258,6 +259,39 @@ def test_nothing_else_is_noted(waits: bool) -> None:
         gevent.sleep(LONG_S)
         run(handlers, in_application(int))
     assert noted == []
+
+
+@pytest.mark.parametrize("is_of_the_handler", [True, False])
+def test_what_began_after_an_interruption_was_asked_for_has_not_kept_the_thread(
+    is_of_the_handler: bool,
+) -> None:
+    """The hub was idle then, and no greenlet could answer."""
+    noted: list[object] = []
+    with interrupted_after(60.0, lambda *each: noted.append(each)) as handlers:
+        slices = signal.getsignal(module.SIGNAL).__self__  # type: ignore[union-attr]
+
+        def ask() -> None:
+            slices._asked_s, slices._asked_computed_s = monotonic(), thread_time()
+            slices._is_unanswered = True
+            compute(0.002)
+
+        def work() -> None:
+            if is_of_the_handler:
+                ask()
+            interrupt_main(module.SIGNAL)
+
+        if not is_of_the_handler:
+            ask()
+        run(handlers, in_application(work))
+    assert bool(noted) is is_of_the_handler
+
+
+def test_an_interruption_within_the_answer_to_another_is_answered() -> None:
+    with interrupted_after(60.0):
+        slices: Any = signal.getsignal(module.SIGNAL).__self__  # type: ignore[union-attr]
+        slices._is_ticking, slices._asked_s, slices._is_unanswered = True, 0.0, True
+        assert slices._tick(0, None) is None
+        assert (slices._asked_s, slices._is_unanswered) == (math.inf, False)
 
 
 def test_a_stopped_timer_ends_that_as_well(handlers: Handlers) -> None:

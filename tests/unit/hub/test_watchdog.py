@@ -1,10 +1,11 @@
-"""The look at all threads that faulthandler writes, and the stack that the watchdog takes of it."""
+"""The look at all threads that faulthandler writes, its stack, and what keeps the hub."""
 
 import os
 
+import gevent
 import pytest
 
-from greenline.hub.watchdog import _sections, stack_of
+from greenline.hub.watchdog import ACTIVE_EVERY_S, Watchdog, _sections, stack_of
 from greenline.telemetry.reports import function_of
 
 
@@ -40,3 +41,27 @@ def test_the_function_that_blocks_has_a_short_name(files: list[str], expected: s
     """The innermost one that is not the standard library's."""
     stack = [(file, 1, f"f{number}") for number, file in enumerate(files)]
     assert function_of(stack) == expected
+
+
+def test_a_hub_in_which_requests_have_begun_is_watched_from_time_to_time() -> None:
+    """It need not be late: many short calls into C code may follow one another."""
+    begun = [0]
+    watchdog = Watchdog(progress=lambda: begun[0])
+    assert not watchdog._is_active(0.0)
+    begun[0] += 1
+    assert not watchdog._is_active(ACTIVE_EVERY_S / 2)
+    assert watchdog._is_active(1.5 * ACTIVE_EVERY_S)
+    assert not watchdog._is_active(3 * ACTIVE_EVERY_S)
+
+
+def test_what_keeps_the_hub_is_interrupted_while_it_is_active() -> None:
+    asked: list[bool] = []
+    watchdog = Watchdog(
+        40.0, progress=lambda: 1, interrupt=lambda: asked.append(watchdog.is_interrupting())
+    )
+    watchdog.start()
+    with gevent.Timeout(5):  # it is late after ten
+        while not asked:
+            gevent.sleep(0.01)
+    watchdog.stop()
+    assert all(asked)

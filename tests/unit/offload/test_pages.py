@@ -6,7 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
 from io import BytesIO
 from time import monotonic
@@ -18,7 +18,7 @@ import pytest
 from gevent.monkey import get_original
 
 from greenline.errors import PoolTimeout
-from greenline.hub import unavailable
+from greenline.hub import request_timeout, unavailable
 from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
 from greenline.offload import pages as module
@@ -281,6 +281,13 @@ def test_it_may_wait_as_in_a_greenlet() -> None:
     assert call(application) == call(application) != native_ident()
 
 
+def test_the_hub_of_a_thread_is_not_that_of_one_request() -> None:
+    """Its parent is where an error goes that nobody waits for."""
+    hubs = [call(lambda *_: gevent.get_hub()) for _ in range(2)]
+    assert hubs[0] is hubs[1]
+    assert not hubs[0].parent.dead
+
+
 def test_the_client_is_read_and_written_in_the_hub() -> None:
     response, body = Response(), Body(BODY)
 
@@ -300,7 +307,7 @@ def test_a_call_that_is_left_uses_the_client_no_more() -> None:
     handlers, response = Handlers(), Response()
     begun, go_on, ended = native_event(), native_event(), native_event()
     errors: list[BaseException] = []
-    contexts: list[Any] = []
+    handler: list[Any] = []
 
     def application(environ: Any, start_response: Any) -> None:
         begun.set()
@@ -314,10 +321,8 @@ def test_a_call_that_is_left_uses_the_client_no_more() -> None:
         ended.set()
 
     def work() -> None:
-        try:
-            Blocking().run(application, {"wsgi.input": Body(BODY)}, response)
-        finally:
-            contexts.append(copy_context())
+        handler.append(gevent.getcurrent())
+        Blocking().run(application, {"wsgi.input": Body(BODY)}, response)
 
     serving = gevent.spawn(handlers.run, work)
     while not begun.is_set():
@@ -328,7 +333,7 @@ def test_a_call_that_is_left_uses_the_client_no_more() -> None:
         gevent.sleep(0.001)
     assert len(errors) == 2
     assert response.status_code is None
-    assert contexts[0].get(variable) is None
+    assert handler[0].gr_context.get(variable) != 9
 
 
 def test_a_request_that_waits_in_a_thread_ends_in_time() -> None:
@@ -355,6 +360,32 @@ def test_a_request_that_waits_in_a_thread_ends_in_time() -> None:
         Handlers().run(work)
     timeouts.stop()
     assert failed
+
+
+def test_the_hub_does_not_touch_a_request_that_waits_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is late, and its own thread looks after it."""
+    monkeypatch.setattr(request_timeout, "TIMEOUT_SWEEP_S", 60.0)
+    timeouts = RequestTimeouts(0.01, logging.getLogger("test"))
+    begun = native_event()
+
+    def respond(application: Any, environ: Any, response: Any, *_: object) -> None:
+        Blocking().run(application, environ, response)
+
+    def application(*_: Any) -> None:
+        begun.set()
+        gevent.sleep(0.2)
+
+    def work() -> None:
+        environ = {"wsgi.input": BytesIO()}
+        timeouts.limited(respond)(application, environ, Response(), monotonic(), Request())
+
+    serving = gevent.spawn(Handlers().run, work)
+    while not begun.is_set():
+        gevent.sleep(0.02)
+    timeouts._sweep()
+    serving.get(timeout=10)
 
 
 def test_what_was_unavailable_in_a_thread_is_known_in_its_handler() -> None:

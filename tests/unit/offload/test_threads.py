@@ -11,6 +11,7 @@ from gevent.monkey import get_original
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.offload import threads
+from tests.helpers import support
 from tests.helpers.support import wait_until
 
 sleep = get_original("time", "sleep")
@@ -172,3 +173,20 @@ def test_a_thread_that_cannot_start_is_forgotten(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(RuntimeError, match="can't start new thread"):
         threads.Thread()
     assert set(threads._alive) == before
+
+
+SCRIPT = """
+import atexit
+atexit.register(lambda: print(len(threads._alive)))  # is called last
+from greenline.patch import patch_all; patch_all()
+import gevent
+from greenline.offload import threads
+turns = threads.Turns(4, is_left=True, is_request=True)
+gevent.joinall([gevent.spawn(turns.run, gevent.sleep, 0.01) for _ in range(4)])
+print(len(threads._alive))
+"""
+
+
+def test_idle_threads_end_before_the_interpreter() -> None:
+    """It would drop their hubs in another thread, and crash."""
+    assert support.run(["python", "-c", SCRIPT], {}).stdout.split() == ["4", "0"]
