@@ -10,6 +10,7 @@ no application code, and an idle client connection holds no handler.
 from collections.abc import Callable
 from functools import partial
 from math import inf
+from queue import Empty
 from time import monotonic, thread_time
 from typing import Any
 
@@ -18,7 +19,10 @@ from gevent.hub import Hub
 from greenlet import getcurrent, greenlet
 
 from greenline.hub import collector
+from greenline.hub.thread_locks import SimpleQueue
 from greenline.hub.turns import LONG_S, Turn, Turns
+
+MAX_WAIT_S = 0.05  # for a place, of a request in a native thread
 
 _wait_for_watcher = Hub.wait
 switch = greenlet.switch  # the hub's own calls switch_out(), which has nothing to note then
@@ -128,6 +132,46 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         return computed_s
 
 
+class Guest(greenlet):
+    """
+    Run a request of a handler in a native thread.
+
+    While it waits in the hub of its thread another one has its place: of those that compute a few
+    run at once. What waits in C code keeps its place.
+
+    :param handler: the greenlet in which it would run otherwise, and which waits for it.
+    :param places: a queue with an item for each that may run at once; one of them is taken for this
+        one already.
+    """
+
+    def __init__(self, handler: greenlet, places: SimpleQueue) -> None:
+        super().__init__(lambda func, *args: func(*args))
+        self.handler = handler
+        self._places = places
+        self._has_place, self._is_waiting = True, False
+
+    def switch_out(self) -> None:
+        """Leave its place; gevent calls this when it switches to the hub."""
+        if self._has_place:
+            self._has_place = False
+            self._places.put(None)
+
+    def go_on(self) -> None:
+        """Take a place again, after a wait; go on without one after ``MAX_WAIT_S``."""
+        # Those that have one may wait in C code for a lock that this one holds.
+        if self._has_place or self._is_waiting:
+            return
+        self._is_waiting = True
+        try:
+            self._places.get(timeout=MAX_WAIT_S)
+            self._has_place = True
+        except Empty as error:
+            if type(error) is not Empty:  # a deadline has ended the wait
+                raise
+        finally:
+            self._is_waiting = False
+
+
 def install() -> None:
     """Let handlers note the end of each wait for a watcher; call it once in a process."""
     setattr(Hub, "wait", _noted_wait)  # noqa: B010
@@ -140,8 +184,9 @@ def _noted_wait(self: Hub, watcher: Any) -> None:
 
 def end_wait() -> None:
     """Note that a wait of this greenlet has ended, if it is a handler: it computes from now on."""
-    me = getcurrent()
-    if type(me) is Handler:
+    me: Any = getcurrent()
+    kind = type(me)
+    if kind is Handler or kind is Guest:
         me.go_on()
 
 

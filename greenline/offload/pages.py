@@ -17,7 +17,7 @@ from weakref import ref
 
 from greenline.hub.turns import Page, page_of
 from greenline.offload import threads
-from greenline.offload.threads import Turns, cores
+from greenline.offload.threads import Places, cores
 
 BLOCKED_S = 0.001  # of a request; a thread takes a tenth of that
 MIN_BLOCKED = 3  # requests: the first ones of a page may load a model, or connect
@@ -29,9 +29,9 @@ MAX_PAGES = 256
 OF_ONE_THREAD = "pysqlite3", "sqlcipher3", "greenline.mongo.counted", "greenline.postgres.pool"
 
 # Those that compute beside the hub gain nothing by being more than the processors, but for the time
-# in which they wait; threads that wait are as many as the largest threaded servers have.
-_computing = Turns(2, is_left=True, has_deadline=False, is_request=True)
-_waiting = Turns(max(32 // cores(), 1), is_left=True, has_deadline=False, is_request=True)
+# in which they wait for the disk; threads that wait in C code are as many as the largest threaded
+# servers have.
+_computing, _waiting = Places(2 * cores()), Places(32)
 
 
 class RequestEnded(Exception):
@@ -51,7 +51,7 @@ class Blocking:
         self.blocked_s = 0.0
         self._computed_s = 0.0  # of blocked_s
         self._took_s = 0.0  # a request in a thread
-        self.turns: Turns | None = None  # None: in a greenlet
+        self.places: Places | None = None  # None: it runs in a greenlet
 
     def note(self, request: Any, blocked_s: float, computed_s: float) -> bool:
         """Note what :meth:`Pages.note` does; return whether the next ones run in threads now."""
@@ -60,9 +60,9 @@ class Blocking:
             self._blocked += 1
         self.blocked_s += blocked_s
         self._computed_s += computed_s
-        if self.turns is None and self._is_worth_it():
+        if self.places is None and self._is_worth_it():
             self._took_s = self.blocked_s / self.requests
-            self.turns = _computing if self._computed_s >= self.blocked_s / 2 else _waiting
+            self.places = _computing if self._computed_s >= self.blocked_s / 2 else _waiting
             return True
         return False
 
@@ -76,7 +76,7 @@ class Blocking:
         :returns: what the application returns.
         :raises BaseException: what the application raises.
         """
-        turns, hub, begun_s = self.turns or _computing, _Hub(), monotonic()
+        places, hub, begun_s = self.places or _computing, _Hub(), monotonic()
 
         def start_response(*args: Any) -> Callable[[bytes], None]:
             hub.check()
@@ -87,7 +87,7 @@ class Blocking:
         if hints := environ.get("wsgi.early_hints"):
             environ["wsgi.early_hints"] = hub.runs(hints)
         try:
-            return turns.run(application, environ, start_response)
+            return places.run(application, environ, start_response)
         finally:
             hub.is_left = True
             self._took_s += (monotonic() - begun_s - self._took_s) / SMOOTHING
@@ -146,7 +146,7 @@ class Pages:
         found = self.found.get(page)
         if found is None:
             return None
-        if found.turns is not None:
+        if found.places is not None:
             self.found[page] = self.found.pop(page)
             return found
         if self.is_counting():

@@ -22,20 +22,21 @@ import gevent
 from gevent.hub import Waiter
 from gevent.lock import Semaphore
 from gevent.monkey import get_original
-from greenlet import getcurrent, greenlet
+from greenlet import getcurrent
 
 from greenline.hub.callers import Caller
 from greenline.hub.deadline import adopt, wait_in
 from greenline.hub.gevent_compat import get_hub_if_exists
-from greenline.hub.handlers import end_wait
+from greenline.hub.handlers import Guest, end_wait
 from greenline.hub.slices import interrupted
-from greenline.hub.thread_locks import Event, is_main_thread
+from greenline.hub.thread_locks import Event, SimpleQueue, is_main_thread
 from greenline.offload import fork
 
 IDLE_S = 10.0
 MAX_IDLE = 16  # idle threads that no OwnThread keeps
 MAX_KEPT = 64  # with more threads than these, an OwnThread keeps its thread only during a call
 ABANDON_S = 5.0
+MAX_GUESTS = 64  # more requests than these wait in the hub: each thread has a hub with descriptors
 END_S = 1.0  # for idle threads, at the end of the process
 SWITCH_INTERVAL_S, SHORT_SWITCH_INTERVAL_S = 0.005, 0.0005  # that of Python, and ours
 INTERRUPT_EVERY_S = 0.05
@@ -118,23 +119,11 @@ def _outbox() -> _Outbox:
     return outbox
 
 
-class Guest(greenlet):
-    """
-    Run a request of *handler* in a native thread.
-
-    :param handler: the greenlet in which it would run otherwise, and which waits for it.
-    """
-
-    def __init__(self, handler: greenlet) -> None:
-        super().__init__(lambda func, *args: func(*args))
-        self.handler = handler
-
-
 class _Job:
     """A call and the greenlet that waits for its end."""
 
     __slots__ = (
-        "args", "caller", "context", "error", "func", "is_done", "is_request", "outbox", "result",
+        "args", "caller", "context", "error", "func", "is_done", "outbox", "places", "result",
         "turns", "waiter",
     )  # fmt: skip
 
@@ -143,15 +132,17 @@ class _Job:
         func: Callable[..., Any],
         args: tuple[Any, ...],
         outbox: _Outbox,
-        is_request: bool = False,
+        places: SimpleQueue | None = None,
     ) -> None:
         self.func = func
         self.args = args
         self.outbox = outbox
-        self.is_request = is_request
+        self.places = places  # of requests; None: this is a call of one
         # The application's callbacks, such as functions of sqlite, see the caller's variables.
         self.context: Any = copy_context()
-        if is_request:  # its body may set back what the call has set: in the same context alone
+        if (
+            places is not None
+        ):  # its body may set back what the call has set: in the same context alone
             self.context = getcurrent().gr_context
         self.caller = Caller()
         self.waiter: Any = Waiter(outbox.hub)
@@ -170,9 +161,9 @@ class _Job:
         # The hub keeps the job longer than the greenlet that waits, and the objects not so long.
         del self.func, self.args
         run = self.context.run
-        if self.is_request:  # its context is that of a greenlet, in which nothing else can run
+        if self.places is not None:  # its context is that of a greenlet: it runs in no other one
             gevent.get_hub()  # made here: its parent must live as long as the thread
-            thread = Guest(self.caller.greenlet)
+            thread = Guest(self.caller.greenlet, self.places)
             thread.gr_context = self.context
             run = thread.switch
         self.caller.begin(thread)
@@ -180,6 +171,8 @@ class _Job:
             self.result = run(func, *args)
         except BaseException as error:
             self.error = error
+        if self.places is not None:
+            thread.switch_out()
         self.caller.end(thread)
 
     def wait(self, has_deadline: bool = True) -> Any:
@@ -191,12 +184,12 @@ class _Job:
                 self.waiter.get()
         except BaseException:
             self.caller.leave()
-            if self.is_request:
+            if self.places is not None:
                 getcurrent().gr_context = copy_context()  # the call goes on in its own
             raise
         self.caller.resume()
         end_wait()
-        if not self.is_request:
+        if self.places is None:
             adopt(self.context)
         if self.error is None:
             return self.result
@@ -362,6 +355,8 @@ def _later(func: Callable[[], object]) -> None:
 
 before_first: list[Callable[[], object]] = []  # is called before the first thread begins
 _alive: set[Thread] = set()
+_all_places: list["Places"] = []
+_guests = 0  # requests in native threads
 _idle: list[Thread] = []  # threads that no OwnThread keeps; the last used one is at the end
 
 
@@ -416,6 +411,61 @@ def run_to_the_end(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     :raises DeadlineExceeded: the request's deadline passed meanwhile.
     """
     return _hand_over(func, args, kwargs, is_left=False)
+
+
+class Places:
+    """
+    Run requests in native threads, each as its greenlet.
+
+    :param number: how many run at once, int; while one waits in a hub it is none of them.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._free = SimpleQueue()
+        self.renew()
+        _all_places.append(self)
+
+    def run(self, func: Callable[..., T], *args: Any) -> T:
+        """
+        Call *func*, all of a request, in a native thread when there is a place; no deadline ends
+        the wait for it.
+
+        It is called here where there are ``MAX_GUESTS`` of them already.
+
+        :param func: the function to call.
+        :param args: its positional arguments.
+        :returns: the result of *func*.
+        """
+        global _guests
+        me = getcurrent()
+        interrupted.add(me)  # the deadline ends the waits in the thread
+        try:
+            self._free.get()
+            if _guests >= MAX_GUESTS:
+                self._free.put(None)
+                interrupted.discard(me)
+                return func(*args)
+            outbox = _outbox()
+            _guests += 1
+            try:
+                job = _Job(func, args, outbox, self._free)
+                return _wait_for_thread(job, outbox, True, False)  # type: ignore[no-any-return]
+            finally:
+                _guests -= 1
+        finally:
+            interrupted.discard(me)
+
+    def is_used(self) -> bool:
+        """Return whether a request runs."""
+        return self._free.qsize() < self._number
+
+    def renew(self) -> None:
+        """Begin anew, in a forked child: the places of the parent's requests are not given back."""
+        while not self._free.empty():
+            self._free.get()
+        for _ in range(self._number):
+            self._free.put(None)
 
 
 def is_offloaded() -> bool:
@@ -501,15 +551,11 @@ class Turns:
     :param is_left: whether a greenlet that is interrupted goes on at once, and the computation as
         well; otherwise it waits for its end.
     :param has_deadline: whether the request's deadline ends the wait. Default True.
-    :param is_request: whether what is computed is all of a request. Default False.
     """
 
-    def __init__(
-        self, a_core: int, *, is_left: bool, has_deadline: bool = True, is_request: bool = False
-    ) -> None:
+    def __init__(self, a_core: int, *, is_left: bool, has_deadline: bool = True) -> None:
         self._number = a_core * cores()
         self._is_left, self._has_deadline = is_left, has_deadline
-        self._is_request = is_request
         self.turns = Semaphore(self._number)
         _all_turns.append(self)
 
@@ -527,7 +573,7 @@ class Turns:
         """
         return _hand_over(
             func, args, kwargs, self.turns,
-            is_left=self._is_left, has_deadline=self._has_deadline, is_request=self._is_request,
+            is_left=self._is_left, has_deadline=self._has_deadline,
         )  # fmt: skip
 
     def run_if(self, is_long: bool, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -542,10 +588,6 @@ class Turns:
         :raises DeadlineExceeded: the request's deadline passed first.
         """
         return self.run(func, *args, **kwargs) if is_long else func(*args, **kwargs)
-
-    def is_used(self) -> bool:
-        """Return whether a computation is in progress."""
-        return self.turns.counter < self._number
 
     def renew(self) -> None:
         """Begin anew, in a forked child: greenlets of the parent hold the copies of the turns."""
@@ -563,7 +605,6 @@ def _hand_over(
     *,
     is_left: bool = True,
     has_deadline: bool = True,
-    is_request: bool = False,
 ) -> T:
     # A thread of ours that waited for something has a hub, and calls directly all the same: it has
     # the only turn, perhaps.
@@ -576,7 +617,7 @@ def _hand_over(
         if turns is not None:
             wait_in(turns.acquire) if has_deadline else turns.acquire()
         outbox = _outbox()
-        job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox, is_request)
+        job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox)
         job.turns = turns
         return _wait_for_thread(job, outbox, is_left, has_deadline)  # type: ignore[no-any-return]
     finally:
@@ -591,6 +632,8 @@ def _wait_for_thread(job: _Job, outbox: _Outbox, is_left: bool, has_deadline: bo
     except BaseException:  # no further thread can be started
         if job.turns is not None:
             job.turns.release()
+        if job.places is not None:
+            job.places.put(None)
         raise
     outbox.expect()
     try:
@@ -716,6 +759,8 @@ def _after_fork_in_child() -> None:
     _main_hub = None
     for turns in _all_turns:
         turns.renew()
+    for places in _all_places:
+        places.renew()
     for thread in _alive:
         thread.after_fork()
     _alive.clear()

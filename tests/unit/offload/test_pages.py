@@ -30,6 +30,7 @@ BODY = b"some\nlines\n"
 native_sleep = get_original("time", "sleep")
 native_ident = get_original("_thread", "get_ident")
 native_event = get_original("threading", "Event")
+native_lock = get_original("_thread", "allocate_lock")
 
 local = threading.local()
 variable: ContextVar[int] = ContextVar("variable", default=0)
@@ -92,10 +93,10 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
     return made
 
 
-def turns_of(pages: Pages) -> Any:
-    """Return in which turns a request runs, None: in its greenlet."""
+def places_of(pages: Pages) -> Any:
+    """Return what has a place for a request, None: it runs in its greenlet."""
     found = pages.find(Request())
-    return found and found.turns
+    return found and found.places
 
 
 def call(application: Any, body: Any = None, response: Any = None, page: Any = None) -> Any:
@@ -120,9 +121,9 @@ def test_a_page_that_has_blocked_for_long_runs_in_threads(pages: Pages) -> None:
     for _ in range(MIN_BLOCKED - 1):
         pages.note(Request(), LONG_S, LONG_S)
         assert pages.found
-        assert turns_of(pages) is None
+        assert places_of(pages) is None
     pages.note(Request(), LONG_S, LONG_S)
-    assert turns_of(pages) is module._computing
+    assert places_of(pages) is module._computing
     assert pages.find(Request("/other")) is None
 
 
@@ -139,31 +140,35 @@ def test_a_page_that_seldom_blocks_does_not(pages: Pages) -> None:
         pages.note(Request(), LONG_S, LONG_S)
         for _ in range(round(2 * LONG_S / BLOCKED_S)):
             pages.find(Request())
-    assert turns_of(pages) is None
+    assert places_of(pages) is None
 
 
 def test_what_waits_in_c_code_has_more_threads(pages: Pages) -> None:
     for _ in range(MIN_BLOCKED):
         pages.note(Request(), LONG_S, 0.0)
-    assert turns_of(pages) is module._waiting
+    assert places_of(pages) is module._waiting
 
 
 def test_beside_threads_that_compute_only_the_processors_time_counts(pages: Pages) -> None:
     """The rest may have been a wait for the interpreter's lock."""
-    begun, end = native_event(), native_event()
+    begun, end = native_event(), native_lock()
+    end.acquire()
 
     def compute(*_: Any) -> None:
         begun.set()
-        end.wait()
+        end.acquire()
 
     computing = gevent.spawn(call, compute)
     while not begun.is_set():
         gevent.sleep(0.001)
     for _ in range(MIN_BLOCKED):
         pages.note(Request(), LONG_S, 0.0)
-    assert turns_of(pages) is None
-    end.set()
+    assert places_of(pages) is None
+    end.release()
     computing.get(timeout=10)
+    for _ in range(MIN_BLOCKED):
+        pages.note(Request(), LONG_S, 0.0)
+    assert places_of(pages) is module._waiting
 
 
 @pytest.mark.parametrize("name", ["pysqlite3", "greenline.postgres.pool"])
@@ -173,7 +178,7 @@ def test_objects_of_one_thread_keep_pages_out_of_others(
     monkeypatch.setitem(sys.modules, name, SimpleNamespace())
     for _ in range(MIN_BLOCKED):
         pages.note(Request(), LONG_S, LONG_S)
-    assert turns_of(pages) is None
+    assert places_of(pages) is None
 
 
 def test_a_page_that_ends_at_once_runs_in_greenlets_again(pages: Pages) -> None:
@@ -181,12 +186,12 @@ def test_a_page_that_ends_at_once_runs_in_greenlets_again(pages: Pages) -> None:
     for _ in range(MIN_BLOCKED):
         pages.note(Request(), LONG_S, LONG_S)
     runs = 0
-    while turns_of(pages):
+    while places_of(pages):
         call(lambda *_: [], page=pages.find(Request()))
         runs += 1
     assert runs > SMOOTHING
     pages.note(Request(), LONG_S, LONG_S)
-    assert turns_of(pages) is None
+    assert places_of(pages) is None
 
 
 def test_the_pages_that_are_used_are_remembered(

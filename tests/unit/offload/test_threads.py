@@ -1,5 +1,6 @@
 """Calls in native threads: side by side, in turn for one owner, and left by who is interrupted."""
 
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -175,14 +176,68 @@ def test_a_thread_that_cannot_start_is_forgotten(monkeypatch: pytest.MonkeyPatch
     assert set(threads._alive) == before
 
 
+def test_requests_that_wait_leave_their_places_to_others() -> None:
+    """Those that wait in C code keep them."""
+    places = threads.Places(1)
+    seen: list[str] = []
+
+    def request(name: str, wait: Callable[[float], object]) -> None:
+        seen.append(name)
+        wait(0.1)
+        seen.append(name)
+
+    for wait, expected in ((gevent.sleep, "abab"), (sleep, "aabb")):
+        running = [gevent.spawn(places.run, request, name, wait) for name in "ab"]
+        gevent.joinall(running, timeout=10, raise_error=True)
+        assert "".join(seen) == expected
+        assert not places.is_used()
+        seen.clear()
+
+
+def test_who_goes_on_waits_for_a_place_but_not_for_long() -> None:
+    """Who has it may wait in C code for what this one holds."""
+    places = threads.Places(1)
+    is_free = get_original("_thread", "allocate_lock")()
+    ended: list[bool] = []
+
+    def first() -> None:
+        with is_free:
+            gevent.sleep(0.01)
+            ended.append(places.is_used())
+
+    def second() -> None:
+        is_free.acquire()
+
+    running = [gevent.spawn(places.run, each) for each in (first, second)]
+    gevent.joinall(running, timeout=10, raise_error=True)
+    assert ended == [True]
+    assert not places.is_used()
+
+
+def test_more_than_a_number_of_requests_stay_in_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread has a hub of its own, with descriptors."""
+    monkeypatch.setattr(threads, "MAX_GUESTS", 3)
+    places = threads.Places(8)
+    idents: list[int] = []
+
+    def request() -> None:
+        idents.append(threads.get_ident())
+        gevent.sleep(0.1)
+
+    running = [gevent.spawn(places.run, request) for _ in range(8)]
+    gevent.joinall(running, timeout=10, raise_error=True)
+    assert idents.count(threads.get_ident()) == 8 - 3
+    assert not places.is_used()
+
+
 SCRIPT = """
 import atexit
 atexit.register(lambda: print(len(threads._alive)))  # is called last
 from greenline.patch import patch_all; patch_all()
 import gevent
 from greenline.offload import threads
-turns = threads.Turns(4, is_left=True, is_request=True)
-gevent.joinall([gevent.spawn(turns.run, gevent.sleep, 0.01) for _ in range(4)])
+places = threads.Places(4)
+gevent.joinall([gevent.spawn(places.run, gevent.sleep, 0.01) for _ in range(4)])
 print(len(threads._alive))
 """
 
