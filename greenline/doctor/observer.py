@@ -239,6 +239,7 @@ def _write(observer: Observer) -> None:
 class ObservedWorker(GreenWorker):
     """The worker, with its requests observed."""
 
+    moves_pages = False  # each request that blocks is seen
     wsgi: Any
 
     def prepare(self) -> None:

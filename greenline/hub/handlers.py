@@ -132,7 +132,7 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         return computed_s
 
 
-class Guest(greenlet):
+class NativeHandler(greenlet):
     """
     Run a request of a handler in a native thread.
 
@@ -186,7 +186,7 @@ def end_wait() -> None:
     """Note that a wait of this greenlet has ended, if it is a handler: it computes from now on."""
     me: Any = getcurrent()
     kind = type(me)
-    if kind is Handler or kind is Guest:
+    if kind is Handler or kind is NativeHandler:
         me.go_on()
 
 

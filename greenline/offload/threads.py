@@ -27,7 +27,7 @@ from greenlet import getcurrent
 from greenline.hub.callers import Caller
 from greenline.hub.deadline import adopt, wait_in
 from greenline.hub.gevent_compat import get_hub_if_exists
-from greenline.hub.handlers import Guest, end_wait
+from greenline.hub.handlers import NativeHandler, end_wait
 from greenline.hub.slices import interrupted
 from greenline.hub.thread_locks import Event, SimpleQueue, is_main_thread
 from greenline.offload import fork
@@ -36,7 +36,9 @@ IDLE_S = 10.0
 MAX_IDLE = 16  # idle threads that no OwnThread keeps
 MAX_KEPT = 64  # with more threads than these, an OwnThread keeps its thread only during a call
 ABANDON_S = 5.0
-MAX_GUESTS = 64  # more requests than these wait in the hub: each thread has a hub with descriptors
+MAX_REQUESTS = (
+    64  # more requests than these wait in the hub: each thread has a hub with descriptors
+)
 END_S = 1.0  # for idle threads, at the end of the process
 SWITCH_INTERVAL_S, SHORT_SWITCH_INTERVAL_S = 0.005, 0.0005  # that of Python, and ours
 INTERRUPT_EVERY_S = 0.05
@@ -163,7 +165,7 @@ class _Job:
         run = self.context.run
         if self.places is not None:  # its context is that of a greenlet: it runs in no other one
             gevent.get_hub()  # made here: its parent must live as long as the thread
-            thread = Guest(self.caller.greenlet, self.places)
+            thread = NativeHandler(self.caller.greenlet, self.places)
             thread.gr_context = self.context
             run = thread.switch
         self.caller.begin(thread)
@@ -356,7 +358,7 @@ def _later(func: Callable[[], object]) -> None:
 before_first: list[Callable[[], object]] = []  # is called before the first thread begins
 _alive: set[Thread] = set()
 _all_places: list["Places"] = []
-_guests = 0  # requests in native threads
+_requests = 0  # requests in native threads
 _idle: list[Thread] = []  # threads that no OwnThread keeps; the last used one is at the end
 
 
@@ -431,28 +433,28 @@ class Places:
         Call *func*, all of a request, in a native thread when there is a place; no deadline ends
         the wait for it.
 
-        It is called here where there are ``MAX_GUESTS`` of them already.
+        It is called here where there are ``MAX_REQUESTS`` of them already.
 
         :param func: the function to call.
         :param args: its positional arguments.
         :returns: the result of *func*.
         """
-        global _guests
+        global _requests
         me = getcurrent()
         interrupted.add(me)  # the deadline ends the waits in the thread
         try:
             self._free.get()
-            if _guests >= MAX_GUESTS:
+            if _requests >= MAX_REQUESTS:
                 self._free.put(None)
                 interrupted.discard(me)
                 return func(*args)
             outbox = _outbox()
-            _guests += 1
+            _requests += 1
             try:
                 job = _Job(func, args, outbox, self._free)
                 return _wait_for_thread(job, outbox, True, False)  # type: ignore[no-any-return]
             finally:
-                _guests -= 1
+                _requests -= 1
         finally:
             interrupted.discard(me)
 

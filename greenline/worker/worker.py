@@ -98,6 +98,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     _streams_s = 0.0  # the time of the last look for streams
     _is_orphan = False
     _lag_s = 0.0  # by which the hub was late at the last look
+    moves_pages = True  # that block in C code into native threads
     shared_fd = -1  # of the memory that holds the counters of all workers
 
     @classmethod
@@ -792,8 +793,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         interval_ms = settings.SWITCH_INTERVAL_MS.read()
         if not interval_ms:
             return None
-        may_offload = settings.OFFLOAD.read() is not None
-        note = (self._pages.note,) if may_offload else ()
+        moves = self.moves_pages and settings.OFFLOAD.read() is not None
+        note = (self._pages.note,) if moves else ()
         slices = Slices(self._handlers.turns, interval_ms / 1000, *note)
         slices.start(signals.set_handler)
         return slices

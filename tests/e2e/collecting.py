@@ -41,7 +41,7 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         with connecting:
             connect()
     elif path == "/block":
-        block_the_hub()
+        gevent.spawn(block_the_hub).join()  # not in the request: its page would leave the hub
     descend(30)
     start_response("200 OK", [("Content-Length", str(len(path)))])
     return [path.encode()]

@@ -216,7 +216,7 @@ def test_who_goes_on_waits_for_a_place_but_not_for_long() -> None:
 
 def test_more_than_a_number_of_requests_stay_in_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thread has a hub of its own, with descriptors."""
-    monkeypatch.setattr(threads, "MAX_GUESTS", 3)
+    monkeypatch.setattr(threads, "MAX_REQUESTS", 3)
     places = threads.Places(8)
     idents: list[int] = []
 
