@@ -16,7 +16,7 @@ from typing import Any
 from weakref import ref
 
 from greenline.hub.turns import Page, page_of
-from greenline.offload import threads
+from greenline.offload.clients import Hub, Input
 from greenline.offload.threads import Places, cores
 
 BLOCKED_S = 0.001  # of a request; a thread takes a tenth of that
@@ -32,13 +32,6 @@ OF_ONE_THREAD = "pysqlite3", "sqlcipher3", "greenline.mongo.counted", "greenline
 # in which they wait for the disk; threads that wait in C code are as many as the largest threaded
 # servers have.
 _computing, _waiting = Places(2 * cores()), Places(32)
-
-
-class RequestEnded(Exception):
-    """The client's connection is used by a call whose request has ended."""
-
-    def __init__(self) -> None:
-        super().__init__("the request has ended before this call in a thread")
 
 
 class Blocking:
@@ -76,14 +69,14 @@ class Blocking:
         :returns: what the application returns.
         :raises BaseException: what the application raises.
         """
-        places, hub, begun_s = self.places or _computing, _Hub(), monotonic()
+        places, hub, begun_s = self.places or _computing, Hub(), monotonic()
 
         def start_response(*args: Any) -> Callable[[bytes], None]:
             hub.check()
             return hub.runs(response.start_response(*args))
 
         if not isinstance(environ["wsgi.input"], BytesIO):
-            environ["wsgi.input"] = _Input(environ["wsgi.input"], hub)
+            environ["wsgi.input"] = Input(environ["wsgi.input"], hub)
         if hints := environ.get("wsgi.early_hints"):
             environ["wsgi.early_hints"] = hub.runs(hints)
         try:
@@ -136,12 +129,15 @@ class Pages:
             text = "%s %s blocks in C code for %.0f ms: its requests run in native threads now"
             self._log.info(text, *page[::2], found.blocked_s / found.requests * 1000)
 
-    def find(self, request: Any) -> Blocking | None:
+    def find(self, request: Any, environ: dict[str, Any]) -> Blocking | None:
         """
         Return the page that runs *request* in a native thread; None: it runs in its greenlet.
 
         :param request: has a ``method`` and a ``path``.
+        :param environ: its environ.
         """
+        if "HTTP_UPGRADE" in environ:  # a WebSocket would keep a thread while its client is there
+            return None
         page = page_of(request.method, request.path)
         found = self.found.get(page)
         if found is None:
@@ -152,49 +148,3 @@ class Pages:
         if self.is_counting():
             found.requests += 1
         return None
-
-
-class _Hub:
-    """Where all that waits for the client runs, also in the middle of a call in a thread."""
-
-    is_left = False  # the call has ended, or its greenlet was killed and the call goes on
-
-    def check(self) -> None:
-        """
-        Raise an error if the request has ended before this call in a thread.
-
-        :raises RequestEnded: it has.
-        """
-        if self.is_left and threads.is_offloaded():
-            raise RequestEnded
-
-    def runs(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what calls *function* in the hub's thread."""
-
-        def call(*args: Any) -> Any:
-            self.check()
-            if threads.is_offloaded():
-                return threads.run_in_main_hub(function, *args)
-            return function(*args)
-
-        return call
-
-
-class _Input:
-    """
-    A body that the client may still send.
-
-    :param body: gunicorn's, or one with the same methods.
-    :param hub: where its methods run.
-    """
-
-    def __init__(self, body: Any, hub: _Hub) -> None:
-        self._body = body
-        self.read, self.readline = hub.runs(body.read), hub.runs(body.readline)
-        self.readlines = hub.runs(body.readlines)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._body, name)
-
-    def __iter__(self) -> Any:
-        return iter(self.readline, b"")

@@ -430,8 +430,7 @@ class Places:
 
     def run(self, func: Callable[..., T], *args: Any) -> T:
         """
-        Call *func*, all of a request, in a native thread when there is a place; no deadline ends
-        the wait for it.
+        Call *func*, all of a request, in a native thread when there is a place.
 
         It is called here where there are ``MAX_REQUESTS`` of them already.
 
@@ -441,22 +440,19 @@ class Places:
         """
         global _requests
         me = getcurrent()
+        self._free.get()
+        if _requests >= MAX_REQUESTS:
+            self._free.put(None)
+            return func(*args)
+        outbox = _outbox()
+        _requests += 1
         interrupted.add(me)  # the deadline ends the waits in the thread
         try:
-            self._free.get()
-            if _requests >= MAX_REQUESTS:
-                self._free.put(None)
-                interrupted.discard(me)
-                return func(*args)
-            outbox = _outbox()
-            _requests += 1
-            try:
-                job = _Job(func, args, outbox, self._free)
-                return _wait_for_thread(job, outbox, True, False)  # type: ignore[no-any-return]
-            finally:
-                _requests -= 1
+            job = _Job(func, args, outbox, self._free)
+            return _wait_for_thread(job, outbox, True, False)  # type: ignore[no-any-return]
         finally:
             interrupted.discard(me)
+            _requests -= 1
 
     def is_used(self) -> bool:
         """Return whether a request runs."""

@@ -65,7 +65,7 @@ from greenline.hub.slices import Slices
 from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.lifecycle.resources import close_at_exit
-from greenline.offload import fork, pages, semaphores
+from greenline.offload import clients, fork, pages, semaphores
 from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
 from greenline.telemetry import counters, log_format, shared_memory
 from greenline.telemetry.reports import Reports
@@ -617,7 +617,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         disconnect.serve(environ["gunicorn.socket"])
         deadline.count_in(environ)
         try:
-            blocking = self._pages.find(request) if self._pages.found else None
+            blocking = self._pages.find(request, environ) if self._pages.found else None
             if blocking is None:
                 result = application(environ, response.start_response)
             else:
@@ -783,7 +783,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         # of ClientConnection: it is in the stack of every request, and none would be limited.
         modules = {each.__module__ for each in (Client, PlainClient, TlsClient)}
         modules.update(http2.CLIENT_MODULES)
-        modules.add(pages.__name__)  # in a thread: it waits for what the hub does
+        modules.add(clients.__name__)  # of a request in a native thread
         timeouts = RequestTimeouts(timeout_s, self.log, modules)
         self._respond = timeouts.limited(self._respond)  # type: ignore[method-assign]
         timeouts.start()

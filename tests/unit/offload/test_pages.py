@@ -21,9 +21,10 @@ from greenline.errors import PoolTimeout
 from greenline.hub import request_timeout, unavailable
 from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
+from greenline.offload import clients, threads
 from greenline.offload import pages as module
-from greenline.offload import threads
-from greenline.offload.pages import BLOCKED_S, MIN_BLOCKED, SMOOTHING, Blocking, Pages, RequestEnded
+from greenline.offload.clients import RequestEnded
+from greenline.offload.pages import BLOCKED_S, MIN_BLOCKED, SMOOTHING, Blocking, Pages
 
 LONG_S = 0.02
 BODY = b"some\nlines\n"
@@ -95,7 +96,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
 
 def places_of(pages: Pages) -> Any:
     """Return what has a place for a request, None: it runs in its greenlet."""
-    found = pages.find(Request())
+    found = pages.find(Request(), {})
     return found and found.places
 
 
@@ -124,14 +125,14 @@ def test_a_page_that_has_blocked_for_long_runs_in_threads(pages: Pages) -> None:
         assert places_of(pages) is None
     pages.note(Request(), LONG_S, LONG_S)
     assert places_of(pages) is module._computing
-    assert pages.find(Request("/other")) is None
+    assert pages.find(Request("/other"), {}) is None
 
 
 def test_each_request_counts_once(pages: Pages) -> None:
     one = Request()
     for _ in range(MIN_BLOCKED):
         pages.note(one, LONG_S, LONG_S)
-    assert pages.find(one) is None
+    assert pages.find(one, {}) is None
 
 
 def test_a_page_that_seldom_blocks_does_not(pages: Pages) -> None:
@@ -139,8 +140,15 @@ def test_a_page_that_seldom_blocks_does_not(pages: Pages) -> None:
     for _ in range(MIN_BLOCKED):
         pages.note(Request(), LONG_S, LONG_S)
         for _ in range(round(2 * LONG_S / BLOCKED_S)):
-            pages.find(Request())
+            pages.find(Request(), {})
     assert places_of(pages) is None
+
+
+def test_a_websocket_stays_in_its_greenlet(pages: Pages) -> None:
+    """It would keep one of the threads while its client is there."""
+    for _ in range(MIN_BLOCKED):
+        pages.note(Request(), LONG_S, LONG_S)
+    assert pages.find(Request(), {"HTTP_UPGRADE": "websocket"}) is None
 
 
 def test_what_waits_in_c_code_has_more_threads(pages: Pages) -> None:
@@ -187,7 +195,7 @@ def test_a_page_that_ends_at_once_runs_in_greenlets_again(pages: Pages) -> None:
         pages.note(Request(), LONG_S, LONG_S)
     runs = 0
     while places_of(pages):
-        call(lambda *_: [], page=pages.find(Request()))
+        call(lambda *_: [], page=pages.find(Request(), {}))
         runs += 1
     assert runs > SMOOTHING
     pages.note(Request(), LONG_S, LONG_S)
@@ -200,12 +208,12 @@ def test_the_pages_that_are_used_are_remembered(
     """As many as there is room for."""
     monkeypatch.setattr(module, "MAX_PAGES", 2)
     for path in ("/used", "/unused", "/new"):
-        pages.find(Request("/used"))
+        pages.find(Request("/used"), {})
         for _ in range(MIN_BLOCKED):
             pages.note(Request(path), LONG_S, LONG_S)
-    assert pages.find(Request("/used"))
-    assert pages.find(Request("/new"))
-    assert pages.find(Request("/unused")) is None
+    assert pages.find(Request("/used"), {})
+    assert pages.find(Request("/new"), {})
+    assert pages.find(Request("/unused"), {}) is None
 
 
 def test_others_run_meanwhile() -> None:
@@ -341,13 +349,28 @@ def test_a_call_that_is_left_uses_the_client_no_more() -> None:
     assert handler[0].gr_context.get(variable) != 9
 
 
-def test_a_request_that_waits_in_a_thread_ends_in_time() -> None:
-    """Its wait fails, as it would in a greenlet."""
-    timeouts = RequestTimeouts(0.05, logging.getLogger("test"))
-    failed: list[BaseException] = []
+def call_in_time(application: Any, body: Any = None) -> None:
+    """Call *application* as the worker does with a REQUEST_TIMEOUT of 50 ms."""
+    timeouts = RequestTimeouts(0.05, logging.getLogger("test"), [clients.__name__])
 
     def respond(application: Any, environ: Any, response: Any, *_: object) -> None:
         Blocking().run(application, environ, response)
+
+    def work() -> None:
+        environ = {"wsgi.input": body or BytesIO()}
+        timeouts.limited(respond)(application, environ, Response(), monotonic(), Request())
+
+    timeouts.start()
+    try:
+        with gevent.Timeout(10):
+            Handlers().run(work)
+    finally:
+        timeouts.stop()
+
+
+def test_a_request_that_waits_in_a_thread_ends_in_time() -> None:
+    """Its wait fails, as it would in a greenlet."""
+    failed: list[BaseException] = []
 
     def application(*_: Any) -> None:
         try:
@@ -356,15 +379,34 @@ def test_a_request_that_waits_in_a_thread_ends_in_time() -> None:
             failed.append(error)
             raise
 
-    def work() -> None:
-        environ = {"wsgi.input": BytesIO()}
-        timeouts.limited(respond)(application, environ, Response(), monotonic(), Request())
-
-    timeouts.start()
-    with gevent.Timeout(10), pytest.raises(RequestTimeout):
-        Handlers().run(work)
-    timeouts.stop()
+    with pytest.raises(RequestTimeout):
+        call_in_time(application)
     assert failed
+
+
+def test_a_request_that_waits_for_a_thread_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While others use all of them."""
+    monkeypatch.setattr(module, "_computing", threads.Places(1))
+    end = native_lock()
+    end.acquire()
+    other = gevent.spawn(call, lambda *_: end.acquire())
+    gevent.sleep(0)
+    begun: list[bool] = []
+    with pytest.raises(RequestTimeout):
+        call_in_time(lambda *_: begun.append(True))
+    end.release()
+    other.get(timeout=10)
+    assert not begun
+    call(lambda *_: begun.append(True))
+    assert begun
+
+
+def test_a_slow_client_is_not_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = Body(BODY)
+    monkeypatch.setattr(body, "read", lambda: gevent.sleep(0.3) or BODY)
+    read: list[bytes] = []
+    call_in_time(lambda environ, _: read.append(environ["wsgi.input"].read()), body)
+    assert read == [BODY]
 
 
 def test_the_hub_does_not_touch_a_request_that_waits_in_a_thread(
