@@ -5,7 +5,8 @@ numpy, pandas, lxml, duckdb, the reading of a large file or a driver that waits 
 interpreter's lock go, so that other threads run Python meanwhile; in a greenlet they keep the whole
 worker. Which pages call them is not known before: the interruptions that such code does not answer
 (:mod:`~greenline.hub.slices`) say it. When a page's requests have kept the worker like that for
-``BLOCKED_S`` on average, its next ones run in threads.
+``BLOCKED_S`` on average, and for ``BLOCKED_SHARE`` of what they compute, its next ones run in
+threads.
 """
 
 import sys
@@ -20,6 +21,9 @@ from greenline.offload.clients import Hub, Input
 from greenline.offload.threads import Places, cores
 
 BLOCKED_S = 0.001  # of a request; a thread takes a tenth of that
+# Of what it computes. Threads gain no more than this share: the rest needs the interpreter's lock,
+# for which they contend with each other and with the hub.
+BLOCKED_SHARE = 0.1
 MIN_BLOCKED = 3  # requests: the first ones of a page may load a model, or connect
 SMOOTHING = 16  # requests
 MAX_PAGES = 256
@@ -46,14 +50,19 @@ class Blocking:
         self._took_s = 0.0  # a request in a thread
         self.places: Places | None = None  # None: it runs in a greenlet
 
-    def note(self, request: Any, blocked_s: float, computed_s: float) -> bool:
-        """Note what :meth:`Pages.note` does; return whether the next ones run in threads now."""
+    def note(self, request: Any, blocked_s: float, computed_s: float, known_s: float) -> bool:
+        """
+        Note what :meth:`Pages.note` does; return whether the next ones run in threads now.
+
+        :param known_s: how long a request computes without a wait, seconds, float; 0: it is not
+            known.
+        """
         if self._last is None or self._last() is not request:
             self._last = ref(request)
             self._blocked += 1
         self.blocked_s += blocked_s
         self._computed_s += computed_s
-        if self.places is None and self._is_worth_it():
+        if self.places is None and self._is_worth_it(known_s):
             self._took_s = self.blocked_s / self.requests
             self.places = _computing if self._computed_s >= self.blocked_s / 2 else _waiting
             return True
@@ -87,10 +96,10 @@ class Blocking:
             if self._took_s < 2 * BLOCKED_S:  # it was loading something, which it has now
                 vars(self).update(vars(Blocking()))
 
-    def _is_worth_it(self) -> bool:
+    def _is_worth_it(self, known_s: float) -> bool:
         return (
             self._blocked >= MIN_BLOCKED
-            and self.blocked_s >= BLOCKED_S * self.requests
+            and self.blocked_s >= max(BLOCKED_S, BLOCKED_SHARE * known_s) * self.requests
             and not any(name in sys.modules for name in OF_ONE_THREAD)
         )
 
@@ -100,10 +109,13 @@ class Pages:
     The pages that have blocked the worker in C code. Call from one thread.
 
     :param log: where the pages are named that run in threads.
+    :param known_s: returns how long the page of a request computes without a wait, seconds, float;
+        0: it is not known. Default: 0.
     """
 
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: Any, known_s: Callable[[Any], float] = lambda _: 0.0) -> None:
         self._log = log
+        self._known_s = known_s
         # Whether all calls into C code are noted now: then their requests are counted.
         self.is_counting: Callable[[], bool] = lambda: False
         # The last used one is at the end. Empty: there is nothing to call find() for.
@@ -125,7 +137,7 @@ class Pages:
         self.found[page] = found
         if len(self.found) > MAX_PAGES:
             del self.found[next(iter(self.found))]
-        if found.note(request, blocked_s, computed_s):
+        if found.note(request, blocked_s, computed_s, self._known_s(request)):
             text = "%s %s blocks in C code for %.0f ms: its requests run in native threads now"
             self._log.info(text, *page[::2], found.blocked_s / found.requests * 1000)
 

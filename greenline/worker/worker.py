@@ -276,7 +276,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.base = base_environ(cfg)  # after RequestLog has replaced sys.stderr
         self.rules = Rules(cfg)
         self._handlers = handlers.Handlers()
-        self._pages = pages.Pages(self.log)
+        self._pages = pages.Pages(self.log, self._handlers.turns.known_s)
         counters.add("handlers", self._handlers.stats)
         self.sweep = Sweep()
         self.sweep.start()

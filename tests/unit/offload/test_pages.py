@@ -144,6 +144,18 @@ def test_a_page_that_seldom_blocks_does_not(pages: Pages) -> None:
     assert places_of(pages) is None
 
 
+@pytest.mark.parametrize(("known_s", "is_moved"), [(5 * LONG_S, True), (20 * LONG_S, False)])
+@pytest.mark.usefixtures("pages")
+def test_a_page_that_computes_in_python_for_longer_does_not(known_s: float, is_moved: bool) -> None:
+    """It would contend for the interpreter's lock, and gain little."""
+    pages = Pages(logging.getLogger("test"), lambda _: known_s)
+    pages.is_counting = lambda: True
+    for _ in range(MIN_BLOCKED):
+        pages.find(Request(), {})
+        pages.note(Request(), LONG_S, LONG_S)
+    assert bool(places_of(pages)) is is_moved
+
+
 def test_a_websocket_stays_in_its_greenlet(pages: Pages) -> None:
     """It would keep one of the threads while its client is there."""
     for _ in range(MIN_BLOCKED):
