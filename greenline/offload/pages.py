@@ -11,12 +11,18 @@ threads.
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from io import BytesIO
 from time import monotonic
 from typing import Any
 from weakref import ref
 
+import gevent
+import gevent.pool
+
+from greenline.hub.namespaces import namespaces
 from greenline.hub.turns import Page, page_of
+from greenline.offload import GREEN
 from greenline.offload.clients import Hub, Input
 from greenline.offload.threads import Places, cores
 
@@ -31,6 +37,11 @@ MAX_PAGES = 256
 # and may be kept from the requests before; the connections of greenline's own pools belong to the
 # hub.
 OF_ONE_THREAD = "pysqlite3", "sqlcipher3", "greenline.mongo.counted", "greenline.postgres.pool"
+# Nor where a module of the application has one of these: a greenlet that a request spawns would
+# stand still when its thread has ended the request.
+OF_THE_HUB = (
+    gevent, gevent.spawn, gevent.spawn_later, gevent.Greenlet, gevent.pool.Group, gevent.pool.Pool,
+)  # fmt: skip
 
 # Those that compute beside the hub gain nothing by being more than the processors, but for the time
 # in which they wait for the disk; threads that wait in C code are as many as the largest threaded
@@ -101,6 +112,7 @@ class Blocking:
             self._blocked >= MIN_BLOCKED
             and self.blocked_s >= max(BLOCKED_S, BLOCKED_SHARE * known_s) * self.requests
             and not any(name in sys.modules for name in OF_ONE_THREAD)
+            and not _uses_gevent()
         )
 
 
@@ -160,3 +172,13 @@ class Pages:
         if self.is_counting():
             found.requests += 1
         return None
+
+
+@cache  # it takes some milliseconds
+def _uses_gevent() -> bool:
+    return any(
+        any(value is each for each in OF_THE_HUB)
+        for name, namespace in namespaces()
+        if name.partition(".")[0] not in GREEN
+        for value in list(namespace.values())
+    )

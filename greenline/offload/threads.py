@@ -36,9 +36,7 @@ IDLE_S = 10.0
 MAX_IDLE = 16  # idle threads that no OwnThread keeps
 MAX_KEPT = 64  # with more threads than these, an OwnThread keeps its thread only during a call
 ABANDON_S = 5.0
-MAX_REQUESTS = (
-    64  # more requests than these wait in the hub: each thread has a hub with descriptors
-)
+MAX_REQUESTS = 64  # others run in the hub: each thread has a hub, with descriptors
 END_S = 1.0  # for idle threads, at the end of the process
 SWITCH_INTERVAL_S, SHORT_SWITCH_INTERVAL_S = 0.005, 0.0005  # that of Python, and ours
 INTERRUPT_EVERY_S = 0.05
@@ -142,9 +140,8 @@ class _Job:
         self.places = places  # of requests; None: this is a call of one
         # The application's callbacks, such as functions of sqlite, see the caller's variables.
         self.context: Any = copy_context()
-        if (
-            places is not None
-        ):  # its body may set back what the call has set: in the same context alone
+        if places is not None:
+            # Not a copy: in that its body could not set back what the call has set.
             self.context = getcurrent().gr_context
         self.caller = Caller()
         self.waiter: Any = Waiter(outbox.hub)
@@ -753,8 +750,8 @@ atexit.register(_end_idle)
 
 
 def _after_fork_in_child() -> None:
-    global _main_hub
-    _main_hub = None
+    global _main_hub, _requests
+    _main_hub, _requests = None, 0
     for turns in _all_turns:
         turns.renew()
     for places in _all_places:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from io import BytesIO
 from time import monotonic
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import gevent
@@ -27,6 +27,7 @@ from greenline.offload.clients import RequestEnded
 from greenline.offload.pages import BLOCKED_S, MIN_BLOCKED, SMOOTHING, Blocking, Pages
 
 LONG_S = 0.02
+OURS = {"app", "bench", "config", "conftest", "embedded", "tests"}
 BODY = b"some\nlines\n"
 native_sleep = get_original("time", "sleep")
 native_ident = get_original("_thread", "get_ident")
@@ -89,6 +90,8 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
     """Pages that are counted, of an application that has no pool of ours."""
     for name in module.OF_ONE_THREAD:
         monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(module, "GREEN", {*module.GREEN, *OURS})
+    module._uses_gevent.cache_clear()
     made = Pages(logging.getLogger("test"))
     made.is_counting = lambda: True
     return made
@@ -196,6 +199,18 @@ def test_objects_of_one_thread_keep_pages_out_of_others(
     pages: Pages, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    for _ in range(MIN_BLOCKED):
+        pages.note(Request(), LONG_S, LONG_S)
+    assert places_of(pages) is None
+
+
+def test_an_application_that_spawns_greenlets_stays_in_the_hub(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would stand still when the thread has ended the request."""
+    application = ModuleType("application")
+    monkeypatch.setattr(application, "spawn", gevent.spawn, raising=False)
+    monkeypatch.setitem(sys.modules, "application", application)
     for _ in range(MIN_BLOCKED):
         pages.note(Request(), LONG_S, LONG_S)
     assert places_of(pages) is None
