@@ -22,7 +22,7 @@ from greenline.hub import collector
 from greenline.hub.thread_locks import SimpleQueue
 from greenline.hub.turns import LONG_S, Turn, Turns
 
-MAX_WAIT_S = 0.05  # for a place, of a request in a native thread
+MIN_WAIT_S = 0.02  # for a place, of a request in a native thread
 
 _wait_for_watcher = Hub.wait
 switch = greenlet.switch  # the hub's own calls switch_out(), which has nothing to note then
@@ -140,15 +140,15 @@ class NativeHandler(greenlet):
     run at once. What waits in C code keeps its place.
 
     :param handler: the greenlet in which it would run otherwise, and which waits for it.
-    :param places: a queue with an item for each that may run at once; one of them is taken for this
-        one already.
+    :param places: a queue with an item for each that may run at once.
+    :param has_place: whether one of these is taken for this one already.
     """
 
-    def __init__(self, handler: greenlet, places: SimpleQueue) -> None:
+    def __init__(self, handler: greenlet, places: SimpleQueue, has_place: bool) -> None:
         super().__init__(lambda func, *args: func(*args))
         self.handler = handler
         self._places = places
-        self._has_place, self._is_waiting = True, False
+        self._has_place, self._is_waiting = has_place, False
 
     def switch_out(self) -> None:
         """Leave its place; gevent calls this when it switches to the hub."""
@@ -157,19 +157,32 @@ class NativeHandler(greenlet):
             self._places.put(None)
 
     def go_on(self) -> None:
-        """Take a place again, after a wait; go on without one after ``MAX_WAIT_S``."""
+        """Take a place again, after a wait; go on without one after ``MIN_WAIT_S``."""
         # Those that have one may wait in C code for a lock that this one holds.
         if self._has_place or self._is_waiting:
             return
         self._is_waiting = True
         try:
-            self._places.get(timeout=MAX_WAIT_S)
-            self._has_place = True
-        except Empty as error:
-            if type(error) is not Empty:  # a deadline has ended the wait
-                raise
+            self._has_place = take_place(self._places, MIN_WAIT_S)
         finally:
             self._is_waiting = False
+
+
+def take_place(places: SimpleQueue, timeout_s: float) -> bool:
+    """
+    Wait for a place.
+
+    :param places: a queue with an item for each that is free.
+    :param timeout_s: how long, seconds, float.
+    :returns: whether it is taken.
+    """
+    try:
+        places.get(timeout=timeout_s)
+    except Empty as error:
+        if type(error) is not Empty:  # a deadline has ended the wait
+            raise
+        return False
+    return True
 
 
 def install() -> None:

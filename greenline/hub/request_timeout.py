@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Collection
 from time import monotonic
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 from weakref import ReferenceType, ref
 
 import gevent
@@ -45,6 +45,7 @@ FAILED_WAITS = 2  # many libraries try again once; after an OSError they clean u
 REASON = "504 Gateway Timeout"
 
 Respond = Callable[..., None]
+T = TypeVar("T")
 
 
 class RequestTimeout(Exception):
@@ -265,17 +266,7 @@ class _TimedRequest:
         :returns: the application's result.
         :raises WaitTimeout: the application answered the TimeoutError with a 5xx status.
         """
-        caller, self.greenlet = self.greenlet, getcurrent()
-        if self.greenlet is not caller:
-            self._timer = gevent.get_hub().loop.timer(TIMEOUT_SWEEP_S, TIMEOUT_SWEEP_S)
-            self._timer.start(self._check, self)
-        try:
-            result = self._application(environ, start_response)
-        finally:
-            self.greenlet = caller
-            if self._timer is not None:
-                self._timer.close()
-                self._timer = None
+        result = self.run_in_time(self._application, environ, start_response)
         if self.thrown is not None and not self._response.headers_sent:
             code = self._response.status_code
             if code is not None and code >= 500 and code != 504:
@@ -286,6 +277,20 @@ class _TimedRequest:
 
     def __str__(self) -> str:
         return f"{self._request.method} {self._request.path}"
+
+    def run_in_time(self, func: Callable[..., T], *args: Any) -> T:
+        """Call *func* for the request, perhaps in an offload thread: its waits end in time."""
+        caller, self.greenlet = self.greenlet, getcurrent()
+        if self.greenlet is not caller:
+            self._timer = gevent.get_hub().loop.timer(TIMEOUT_SWEEP_S, TIMEOUT_SWEEP_S)
+            self._timer.start(self._check, self)
+        try:
+            return func(*args)
+        finally:
+            self.greenlet = caller
+            if self._timer is not None:
+                self._timer.close()
+                self._timer = None
 
     def is_elsewhere(self) -> bool:
         """Return whether it computes, or runs in an offload thread, which has a timer for it."""

@@ -11,15 +11,16 @@ threads.
 
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 import gevent
 import gevent.pool
 
+from greenline.hub.handlers import MIN_WAIT_S
 from greenline.hub.namespaces import namespaces
 from greenline.hub.turns import Page, page_of
 from greenline.offload import GREEN
@@ -32,6 +33,8 @@ BLOCKED_S = 0.001  # of a request; a thread takes a tenth of that
 BLOCKED_SHARE = 0.1
 MIN_BLOCKED = 3  # requests: the first ones of a page may load a model, or connect
 SMOOTHING = 16  # requests
+MAX_WAITS = 4  # for so many times what it takes of the processor a request waits for its place
+END = object()  # of a body
 MAX_PAGES = 256
 # Where one of these is loaded no page runs in a thread. What they make works in one thread alone,
 # and may be kept from the requests before; the connections of greenline's own pools belong to the
@@ -58,7 +61,9 @@ class Blocking:
         self._last: ref[Any] | None = None  # of these
         self.blocked_s = 0.0
         self._computed_s = 0.0  # of blocked_s
-        self._took_s = 0.0  # a request in a thread
+        self._took_s = self._used_s = 0.0  # a call in a thread, and of the processor
+        self.moved: WeakSet[Any] = WeakSet()  # requests whose call is in a thread
+        self._blocked_in_body = 0  # notes of these
         self.places: Places | None = None  # None: it runs in a greenlet
 
     def note(self, request: Any, blocked_s: float, computed_s: float, known_s: float) -> bool:
@@ -68,6 +73,7 @@ class Blocking:
         :param known_s: how long a request computes without a wait, seconds, float; 0: it is not
             known.
         """
+        self._blocked_in_body += request in self.moved
         if self._last is None or self._last() is not request:
             self._last = ref(request)
             self._blocked += 1
@@ -89,23 +95,43 @@ class Blocking:
         :returns: what the application returns.
         :raises BaseException: what the application raises.
         """
-        places, hub, begun_s = self.places or _computing, Hub(), monotonic()
+        places, hub = self.places or _computing, Hub()
+        # By REQUEST_TIMEOUT; of its class, for an application may answer for any name.
+        in_time = getattr(type(application), "run_in_time", None)
 
         def start_response(*args: Any) -> Callable[[bytes], None]:
             hub.check()
             return hub.runs(response.start_response(*args))
+
+        def measured(function: Callable[..., Any], *args: Any) -> Any:
+            begun_s, before_s = monotonic(), thread_time()
+            try:
+                return function(*args)
+            finally:
+                self._took_s += (monotonic() - begun_s - self._took_s) / SMOOTHING
+                self._used_s += (thread_time() - before_s - self._used_s) / SMOOTHING
+
+        def run(*call: Any) -> Any:
+            wait_s = max(MAX_WAITS * self._used_s, MIN_WAIT_S)
+            return places.run(wait_s, measured, *call)
 
         if not isinstance(environ["wsgi.input"], BytesIO):
             environ["wsgi.input"] = Input(environ["wsgi.input"], hub)
         if hints := environ.get("wsgi.early_hints"):
             environ["wsgi.early_hints"] = hub.runs(hints)
         try:
-            return places.run(application, environ, start_response)
-        finally:
+            result = run(application, environ, start_response)
+        except BaseException:
             hub.is_left = True
-            self._took_s += (monotonic() - begun_s - self._took_s) / SMOOTHING
-            if self._took_s < 2 * BLOCKED_S:  # it was loading something, which it has now
-                vars(self).update(vars(Blocking()))
+            raise
+        if self._took_s < 2 * BLOCKED_S and not self._blocked_in_body:
+            vars(self).update(vars(Blocking()))  # it was loading something, which it has now
+        if self._blocked_in_body < MIN_BLOCKED or isinstance(
+            result, list | tuple | environ.get("wsgi.file_wrapper", list)
+        ):
+            hub.is_left = True
+            return result
+        return _Body(result, run if in_time is None else partial(run, in_time, application), hub)
 
     def _is_worth_it(self, known_s: float) -> bool:
         return (
@@ -114,6 +140,49 @@ class Blocking:
             and not any(name in sys.modules for name in OF_ONE_THREAD)
             and not _uses_gevent()
         )
+
+
+class _Body:
+    """
+    A body whose parts are made in native threads: the call of its page returns before them.
+
+    :param result: what the application has returned.
+    :param run: calls a function with its arguments in a thread.
+    :param hub: where the client is waited for.
+    """
+
+    def __init__(self, result: Any, run: Callable[..., Any], hub: Hub) -> None:
+        self._parts, self._run, self._hub = iter(result), run, hub
+        self._close: list[Any] = [result.close] if hasattr(result, "close") else []
+        self._is_making = False
+
+    def __iter__(self) -> "_Body":
+        return self
+
+    def __next__(self) -> Any:
+        part = self._run(self._make)
+        if part is END:
+            raise StopIteration
+        return part
+
+    def close(self) -> None:
+        """Close what the application has returned, or let the thread do it that still uses it."""
+        self._hub.is_left = True
+        if not self._is_making:
+            self._end()
+
+    def _make(self) -> Any:
+        self._is_making = True
+        try:
+            return next(self._parts, END)
+        finally:
+            self._is_making = False
+            if self._hub.is_left:  # its greenlet was killed meanwhile
+                self._end()
+
+    def _end(self) -> None:
+        while self._close:  # once, by whoever comes first
+            self._close.pop()()
 
 
 class Pages:
@@ -168,6 +237,7 @@ class Pages:
             return None
         if found.places is not None:
             self.found[page] = self.found.pop(page)
+            found.moved.add(request)
             return found
         if self.is_counting():
             found.requests += 1

@@ -27,7 +27,7 @@ from greenlet import getcurrent
 from greenline.hub.callers import Caller
 from greenline.hub.deadline import adopt, wait_in
 from greenline.hub.gevent_compat import get_hub_if_exists
-from greenline.hub.handlers import NativeHandler, end_wait
+from greenline.hub.handlers import NativeHandler, end_wait, take_place
 from greenline.hub.slices import interrupted
 from greenline.hub.thread_locks import Event, SimpleQueue, is_main_thread
 from greenline.offload import fork
@@ -123,8 +123,18 @@ class _Job:
     """A call and the greenlet that waits for its end."""
 
     __slots__ = (
-        "args", "caller", "context", "error", "func", "is_done", "outbox", "places", "result",
-        "turns", "waiter",
+        "args",
+        "caller",
+        "context",
+        "error",
+        "func",
+        "has_place",
+        "is_done",
+        "outbox",
+        "places",
+        "result",
+        "turns",
+        "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -133,11 +143,13 @@ class _Job:
         args: tuple[Any, ...],
         outbox: _Outbox,
         places: SimpleQueue | None = None,
+        has_place: bool = False,
     ) -> None:
         self.func = func
         self.args = args
         self.outbox = outbox
         self.places = places  # of requests; None: this is a call of one
+        self.has_place = has_place
         # The application's callbacks, such as functions of sqlite, see the caller's variables.
         self.context: Any = copy_context()
         if places is not None:
@@ -162,7 +174,7 @@ class _Job:
         run = self.context.run
         if self.places is not None:  # its context is that of a greenlet: it runs in no other one
             gevent.get_hub()  # made here: its parent must live as long as the thread
-            thread = NativeHandler(self.caller.greenlet, self.places)
+            thread = NativeHandler(self.caller.greenlet, self.places, self.has_place)
             thread.gr_context = self.context
             run = thread.switch
         self.caller.begin(thread)
@@ -425,27 +437,30 @@ class Places:
         self.renew()
         _all_places.append(self)
 
-    def run(self, func: Callable[..., T], *args: Any) -> T:
+    def run(self, wait_s: float, func: Callable[..., T], *args: Any) -> T:
         """
         Call *func*, all of a request, in a native thread when there is a place.
 
         It is called here where there are ``MAX_REQUESTS`` of them already.
 
+        :param wait_s: how long it waits for a place, seconds, float. Then it goes on without one:
+            those of a short page would wait for long ones otherwise.
         :param func: the function to call.
         :param args: its positional arguments.
         :returns: the result of *func*.
         """
         global _requests
         me = getcurrent()
-        self._free.get()
+        has_place = take_place(self._free, wait_s)
         if _requests >= MAX_REQUESTS:
-            self._free.put(None)
+            if has_place:
+                self._free.put(None)
             return func(*args)
         outbox = _outbox()
         _requests += 1
         interrupted.add(me)  # the deadline ends the waits in the thread
         try:
-            job = _Job(func, args, outbox, self._free)
+            job = _Job(func, args, outbox, self._free, has_place)
             return _wait_for_thread(job, outbox, True, False)  # type: ignore[no-any-return]
         finally:
             interrupted.discard(me)
@@ -627,7 +642,7 @@ def _wait_for_thread(job: _Job, outbox: _Outbox, is_left: bool, has_deadline: bo
     except BaseException:  # no further thread can be started
         if job.turns is not None:
             job.turns.release()
-        if job.places is not None:
+        if job.places is not None and job.has_place:
             job.places.put(None)
         raise
     outbox.expect()

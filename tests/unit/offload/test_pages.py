@@ -304,6 +304,72 @@ def test_a_body_may_set_back_what_the_call_has_set() -> None:
     assert found == [7, 0]
 
 
+def streaming(parts: Callable[[], Any], ask: Callable[..., Any] | None = None) -> list[bytes]:
+    """Stream *parts* once it is known that bodies of the page block; return the body."""
+    page, found = Blocking(), list[bytes]()
+    page.places = module._computing
+    for _ in range(MIN_BLOCKED):
+        one = Request()
+        page.moved.add(one)
+        page.note(one, LONG_S, LONG_S, 0.0)
+
+    def work() -> None:
+        result = page.run(lambda *_: parts(), {"wsgi.input": BytesIO()}, Response())
+        try:
+            found.extend(result)
+        finally:
+            if hasattr(result, "close"):
+                result.close()
+
+    (ask or Handlers().run)(work)
+    return found
+
+
+def test_the_parts_of_a_body_that_blocks_are_made_in_threads() -> None:
+    """In the same thread-locals and context, and it is closed."""
+    idents, closed = set[int](), list[bool]()
+
+    def parts() -> Any:
+        local.value = 1
+        tokens = [variable.set(7)]
+        try:
+            for _ in range(3):
+                idents.add(native_ident())
+                yield b"%d %d" % (local.value, variable.get())
+        finally:
+            variable.reset(tokens.pop())
+            closed.append(True)
+
+    assert streaming(parts) == 3 * [b"1 7"]
+    assert native_ident() not in idents
+    assert closed == [True]
+    # What is made already needs no thread, and may have any type.
+    assert streaming(lambda: [b"a", b"b"]) == [b"a", b"b"]
+
+
+def test_a_body_that_a_thread_makes_when_it_is_left_is_closed_there() -> None:
+    begun, go_on, closed = native_event(), native_lock(), list[int]()
+    go_on.acquire()
+
+    def parts() -> Any:
+        try:
+            begun.set()
+            go_on.acquire()
+            yield b"part"
+        finally:
+            closed.append(native_ident())
+
+    serving = gevent.spawn(streaming, parts)
+    while not begun.is_set():
+        gevent.sleep(0.001)
+    serving.kill(timeout=10)
+    assert not closed
+    go_on.release()
+    while not closed:
+        gevent.sleep(0.001)
+    assert closed != [native_ident()]
+
+
 def test_an_error_of_the_application_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         call(lambda *_: 1 / 0)
@@ -376,12 +442,12 @@ def test_a_call_that_is_left_uses_the_client_no_more() -> None:
     assert handler[0].gr_context.get(variable) != 9
 
 
-def call_in_time(application: Any, body: Any = None) -> None:
+def call_in_time(application: Any, body: Any = None, page: Any = None) -> None:
     """Call *application* as the worker does with a REQUEST_TIMEOUT of 50 ms."""
     timeouts = RequestTimeouts(0.05, logging.getLogger("test"), [clients.__name__])
 
     def respond(application: Any, environ: Any, response: Any, *_: object) -> None:
-        Blocking().run(application, environ, response)
+        (page or Blocking()).run(application, environ, response)
 
     def work() -> None:
         environ = {"wsgi.input": body or BytesIO()}
@@ -419,8 +485,10 @@ def test_a_request_that_waits_for_a_thread_ends_in_time(monkeypatch: pytest.Monk
     other = gevent.spawn(call, lambda *_: end.acquire())
     gevent.sleep(0)
     begun: list[bool] = []
+    page = Blocking()
+    page._used_s = 60.0  # so that it waits for long
     with pytest.raises(RequestTimeout):
-        call_in_time(lambda *_: begun.append(True))
+        call_in_time(lambda *_: begun.append(True), page=page)
     end.release()
     other.get(timeout=10)
     assert not begun

@@ -187,7 +187,7 @@ def test_requests_that_wait_leave_their_places_to_others() -> None:
         seen.append(name)
 
     for wait, expected in ((gevent.sleep, "abab"), (sleep, "aabb")):
-        running = [gevent.spawn(places.run, request, name, wait) for name in "ab"]
+        running = [gevent.spawn(places.run, 60, request, name, wait) for name in "ab"]
         gevent.joinall(running, timeout=10, raise_error=True)
         assert "".join(seen) == expected
         assert not places.is_used()
@@ -208,9 +208,24 @@ def test_who_goes_on_waits_for_a_place_but_not_for_long() -> None:
     def second() -> None:
         is_free.acquire()
 
-    running = [gevent.spawn(places.run, each) for each in (first, second)]
+    running = [gevent.spawn(places.run, 60, each) for each in (first, second)]
     gevent.joinall(running, timeout=10, raise_error=True)
     assert ended == [True]
+    assert not places.is_used()
+
+
+def test_a_short_request_does_not_wait_for_long_ones() -> None:
+    """It goes on without a place, of which it takes none from the others."""
+    places = threads.Places(1)
+    end = get_original("_thread", "allocate_lock")()
+    end.acquire()
+    long = gevent.spawn(places.run, 60, end.acquire)
+    gevent.sleep(0)
+    with gevent.Timeout(10):
+        assert places.run(0.01, int) == 0
+    assert not long.ready()
+    end.release()
+    long.get(timeout=10)
     assert not places.is_used()
 
 
@@ -224,7 +239,7 @@ def test_more_than_a_number_of_requests_stay_in_the_hub(monkeypatch: pytest.Monk
         idents.append(threads.get_ident())
         gevent.sleep(0.1)
 
-    running = [gevent.spawn(places.run, request) for _ in range(8)]
+    running = [gevent.spawn(places.run, 60, request) for _ in range(8)]
     gevent.joinall(running, timeout=10, raise_error=True)
     assert idents.count(threads.get_ident()) == 8 - 3
     assert not places.is_used()
@@ -237,7 +252,7 @@ from greenline.patch import patch_all; patch_all()
 import gevent
 from greenline.offload import threads
 places = threads.Places(4)
-gevent.joinall([gevent.spawn(places.run, gevent.sleep, 0.01) for _ in range(4)])
+gevent.joinall([gevent.spawn(places.run, 60, gevent.sleep, 0.01) for _ in range(4)])
 print(len(threads._alive))
 """
 
