@@ -33,7 +33,7 @@ BLOCKED_S = 0.001  # of a request; a thread takes a tenth of that
 BLOCKED_SHARE = 0.1
 MIN_BLOCKED = 3  # requests: the first ones of a page may load a model, or connect
 SMOOTHING = 16  # requests
-MAX_WAITS = 4  # for so many times what it takes of the processor a request waits for its place
+MAX_WAITS = 8  # for so many times what it takes of the processor a request waits for its place
 END = object()  # of a body
 MAX_PAGES = 256
 # Where one of these is loaded no page runs in a thread. What they make works in one thread alone,
