@@ -154,17 +154,21 @@ class Slices:
         self._is_started = True
         self._start_timer()
 
-    def interrupt(self) -> None:
-        """Interrupt what keeps the thread without using the processor; call it in another one."""
+    def interrupt(self, is_look: bool = False) -> None:
+        """
+        Interrupt what keeps the thread without using the processor; call it in another one.
+
+        :param is_look: whether it is called all the time, so that a call into C that gives no
+            answer is noted, bool. Default False.
+        """
         if not self._is_started:
             return
-        if self._asked_s == inf:
-            if self._cpu_clock is not None:
-                self._asked_computed_s = time.clock_gettime(self._cpu_clock)
-                self._asked_s = monotonic()
-        else:
+        if self._asked_s < inf:
             # This thread runs Python, and the other one did not since: it is in C code.
             self._is_unanswered = True
+        elif is_look and self._cpu_clock is not None:
+            self._asked_computed_s = time.clock_gettime(self._cpu_clock)
+            self._asked_s = monotonic()
         # Python calls the handler as if there had been a signal: no call into C sees one.
         interrupt_main(SIGNAL)
 

@@ -49,8 +49,10 @@ MAX_SHARE = 0.01  # of the CPU, for records: each takes 5 us for each frame of e
 MAX_RECORDED_BYTES = 1024 * 1024
 SHOWN_S = 0.25  # a hub that is blocked for longer is reported meanwhile
 LATE_S = 0.005  # so late is a hub that something keeps
-INTERRUPT_EVERY_S, INTERRUPT_FOR_S = 0.001, 0.1  # what keeps the hub, and how long after it
-ACTIVE_EVERY_S = 1.0  # then as well, if requests have begun since: it need not be late
+INTERRUPT_EVERY_S, INTERRUPT_FOR_S = 0.005, 0.1  # what keeps the hub, and how long after it
+# A look at the calls into C of a hub in which requests begin, also where it is not late: it costs a
+# fiftieth of the processor.
+LOOK_EVERY_S, STEP_S, LOOK_FOR_S = 1.0, 0.001, 0.1
 STDERR = 2
 HUB = (Hub.run.__code__.co_filename, Hub.run.__code__.co_name)
 
@@ -99,8 +101,9 @@ class Watchdog:
     :param on_stuck: called in the native thread with the stack while the hub is blocked; no garbage
         collection begins in it. Default: do nothing.
     :param interrupt: called in the native thread, every ``INTERRUPT_EVERY_S`` while the hub is late
-        and shortly after, and from time to time; it must not make an object that the garbage
-        collector tracks. Default: do nothing.
+        and shortly after, with False; every ``STEP_S`` for ``LOOK_FOR_S`` in each ``LOOK_EVERY_S``
+        in which requests begin, with True. It must not make an object that the garbage collector
+        tracks. Default: do nothing.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class Watchdog:
         advise: Callable[[Stack], str | None] = lambda stack: None,
         on_logged: Callable[[Stack, float], object] = lambda stack, late_s: None,
         on_stuck: Callable[[Stack], object] = lambda stack: None,
-        interrupt: Callable[[], object] = lambda: None,
+        interrupt: Callable[[bool], object] = lambda is_look: None,
     ) -> None:
         self._limit_s = limit_s
         self._period_s = limit_s / RECORDS
@@ -131,8 +134,8 @@ class Watchdog:
         self._logged_s = self._wait_logged_s = -LOG_EVERY_S
         self._beat_s = 0.0
         self._queued_s = 0.0  # in which the thread has waited for a processor, until the beat
-        self._watched_from_s = -inf  # what keeps the hub is interrupted for a while from here on
-        self._active_s, self._active = -inf, 0  # the last look at the progress, and what it was
+        self._late_at_s = -inf  # when the hub was late for the last time
+        self._look_s, self._seen = -inf, 0  # since when it looks, and the progress then
         self._queued: Any = None
         self._timer: Any = None
         self._loop: Any = None
@@ -171,9 +174,9 @@ class Watchdog:
             timer.close()
             self._queued.close()
 
-    def is_interrupting(self) -> bool:
-        """Return whether what keeps the hub is interrupted now."""
-        return monotonic() - self._watched_from_s < INTERRUPT_FOR_S
+    def is_looking(self) -> bool:
+        """Return whether each call into C is looked for now."""
+        return monotonic() - self._look_s < LOOK_FOR_S
 
     def _start_thread(self) -> None:
         sleep, all_threads = get_original("time", "sleep"), True
@@ -305,21 +308,26 @@ class Watchdog:
         now = monotonic()
         until_s = now + pause_s
         while now < until_s and self._timer is not None:
-            if now - self._beat_s >= self._period_s + LATE_S or self._is_active(now):
-                self._watched_from_s = now
+            if now - self._beat_s >= self._period_s + LATE_S:
+                self._late_at_s = now
             step_s = until_s - now
-            if now - self._watched_from_s < INTERRUPT_FOR_S:
-                self._interrupt()
+            if self._looks(now):
+                self._interrupt(True)
+                if step_s > STEP_S:
+                    step_s = STEP_S
+            elif now - self._late_at_s < INTERRUPT_FOR_S:
+                self._interrupt(False)
                 if step_s > INTERRUPT_EVERY_S:
                     step_s = INTERRUPT_EVERY_S
             sleep(step_s)
             now = monotonic()
 
-    def _is_active(self, now: float) -> bool:
-        if now - self._active_s < ACTIVE_EVERY_S:
-            return False
-        before, self._active, self._active_s = self._active, self._progress(), now
-        return self._active > before
+    def _looks(self, now: float) -> bool:
+        if now - self._look_s >= LOOK_EVERY_S:
+            before, self._seen = self._seen, self._progress()
+            if self._seen > before:
+                self._look_s = now
+        return now - self._look_s < LOOK_FOR_S
 
     def _head(self) -> int:
         """Return the identity of the callback that the loop runs next, 0 without any."""

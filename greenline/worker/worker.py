@@ -812,10 +812,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 advise=offload.advice_for,
                 on_logged=self._reporter.note_block,
                 on_stuck=self._reporter.note_hub,
-                interrupt=slices.interrupt if slices else lambda: None,
+                interrupt=slices.interrupt if slices else lambda is_look: None,
             )
             watchdog.start()
-            self._pages.is_counting = watchdog.is_interrupting
+            self._pages.is_counting = watchdog.is_looking
 
     def _listen(self, listener: Any) -> Listener:
         """Accept clients, at most worker_connections of them."""

@@ -76,7 +76,7 @@ def interrupted_after(interval_s: float, *note: Callable[..., object]) -> Iterat
     made = Handlers()
     slices = Slices(made.turns, interval_s, *note)
     slices.start()
-    watchdog = Watchdog(interval_s * RECORDS, interrupt=slices.interrupt)
+    watchdog = Watchdog(interval_s * RECORDS, interrupt=lambda _: slices.interrupt(True))
     watchdog.start()
     yield made
     watchdog.stop()

@@ -5,7 +5,7 @@ import os
 import gevent
 import pytest
 
-from greenline.hub.watchdog import ACTIVE_EVERY_S, Watchdog, _sections, stack_of
+from greenline.hub.watchdog import LOOK_EVERY_S, LOOK_FOR_S, Watchdog, _sections, stack_of
 from greenline.telemetry.reports import function_of
 
 
@@ -47,18 +47,19 @@ def test_a_hub_in_which_requests_have_begun_is_watched_from_time_to_time() -> No
     """It need not be late: many short calls into C code may follow one another."""
     begun = [0]
     watchdog = Watchdog(progress=lambda: begun[0])
-    assert not watchdog._is_active(0.0)
+    assert not watchdog._looks(0.0)
     begun[0] += 1
-    assert not watchdog._is_active(ACTIVE_EVERY_S / 2)
-    assert watchdog._is_active(1.5 * ACTIVE_EVERY_S)
-    assert not watchdog._is_active(3 * ACTIVE_EVERY_S)
+    assert watchdog._looks(0.5)
+    assert watchdog._looks(0.5 + LOOK_FOR_S / 2)
+    begun[0] += 1
+    assert not watchdog._looks(0.5 + LOOK_EVERY_S / 2)
+    assert watchdog._looks(0.5 + LOOK_EVERY_S)
+    assert not watchdog._looks(0.5 + 2 * LOOK_EVERY_S)
 
 
 def test_what_keeps_the_hub_is_interrupted_while_it_is_active() -> None:
     asked: list[bool] = []
-    watchdog = Watchdog(
-        40.0, progress=lambda: 1, interrupt=lambda: asked.append(watchdog.is_interrupting())
-    )
+    watchdog = Watchdog(40.0, progress=lambda: 1, interrupt=asked.append)
     watchdog.start()
     with gevent.Timeout(5):  # it is late after ten
         while not asked:
