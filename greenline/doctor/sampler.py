@@ -36,6 +36,7 @@ HTTP = os.path.join(os.path.dirname(http.__file__), "")
 RECORD = re.compile(
     r"^@ (\S+) (\S+) (\S) (\d+)[^\n]*\n\d+ (\d+)[^\n]*\n(.*?)(?=^@ |\Z)", re.M | re.S
 )
+INTERRUPTION = slices.Slices._tick.__code__.co_filename  # as frames have it, like HUB
 
 
 class Record(NamedTuple):
@@ -165,7 +166,7 @@ def blocks(found: Iterator[Record], seconds: float) -> Blocks:
 def _without_runtime(stack: Stack) -> Stack:
     """Return the frames below the handler of the signal that interrupts what computes."""
     for number, (file, _, _) in enumerate(stack):
-        if file == slices.__file__:
+        if file == INTERRUPTION:
             return stack[:number]
     return stack
 

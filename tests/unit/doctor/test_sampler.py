@@ -3,9 +3,8 @@
 import pytest
 
 from greenline.doctor.observations import Blocks
-from greenline.doctor.sampler import Record, blocks, records
+from greenline.doctor.sampler import INTERRUPTION, Record, blocks, records
 from greenline.http import plain_client
-from greenline.hub import slices
 from greenline.hub.watchdog import HUB, Stack
 
 WAIT: Stack = [("app.py", 1, "view"), ("driver.py", 7, "query")]
@@ -44,9 +43,7 @@ def test_records_are_read_from_what_faulthandler_writes() -> None:
 
 def test_what_interrupts_the_application_is_none_of_it() -> None:
     """The handler of the signal, and what it calls, run where it was interrupted."""
-    inner = (
-        f'  File "schedstat.py", line 2 in seconds\n  File "{slices.__file__}", line 3 in _tick\n'
-    )
+    inner = f'  File "schedstat.py", line 2 in seconds\n  File "{INTERRUPTION}", line 3 in _tick\n'
     first, _ = records(DUMP.replace('  File "driver', f'{inner}  File "driver', 1), 0x12AB)
     assert first.stack == WAIT
 
