@@ -22,7 +22,7 @@ from gevent.monkey import get_original
 
 from greenline import http
 from greenline.doctor.observations import Blocks, Site
-from greenline.hub import schedstat, slices
+from greenline.hub import schedstat
 from greenline.hub.watchdog import HUB, Stack, stack_of, without_collection
 
 PERIOD_S = 0.01
@@ -36,7 +36,6 @@ HTTP = os.path.join(os.path.dirname(http.__file__), "")
 RECORD = re.compile(
     r"^@ (\S+) (\S+) (\S) (\d+)[^\n]*\n\d+ (\d+)[^\n]*\n(.*?)(?=^@ |\Z)", re.M | re.S
 )
-INTERRUPTION = slices.Slices._tick.__code__.co_filename  # as frames have it, like HUB
 
 
 class Record(NamedTuple):
@@ -127,7 +126,7 @@ def records(text: str, thread: int) -> Iterator[Record]:
         if found is not None:
             yield Record(
                 float(now_s), float(beat_s), state == RUNNABLE, int(cpu_ns) * NS,
-                int(queued_ns) * NS, _without_runtime(stack_of(found[1])),
+                int(queued_ns) * NS, stack_of(found[1]),
             )  # fmt: skip
 
 
@@ -161,14 +160,6 @@ def blocks(found: Iterator[Record], seconds: float) -> Blocks:
     _close(block, is_waiting, result, by_stack)
     result.sites = sorted(by_stack.values(), key=lambda site: -site.total_s)
     return result
-
-
-def _without_runtime(stack: Stack) -> Stack:
-    """Return the frames below the handler of the signal that interrupts what computes."""
-    for number, (file, _, _) in enumerate(stack):
-        if file == INTERRUPTION:
-            return stack[:number]
-    return stack
 
 
 def _is_hub(record: Record) -> bool:

@@ -30,6 +30,7 @@ import re
 import traceback
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from math import inf
 from time import monotonic, thread_time
 from typing import Any, NamedTuple, TypeVar
@@ -40,6 +41,7 @@ from gevent.monkey import get_original
 
 from greenline.hub import lateness
 from greenline.hub.schedstat import QueuedTime
+from greenline.hub.slices import Slices
 from greenline.telemetry.reports import Frame
 
 LOG_EVERY_S = 10.0
@@ -55,6 +57,7 @@ INTERRUPT_EVERY_S, INTERRUPT_FOR_S = 0.005, 0.1  # what keeps the hub, and how l
 LOOK_EVERY_S, STEP_S, LOOK_FOR_S = 1.0, 0.001, 0.1
 STDERR = 2
 HUB = (Hub.run.__code__.co_filename, Hub.run.__code__.co_name)
+INTERRUPTION = Slices._tick.__code__.co_filename  # of the handler that interrupts what computes
 
 FRAME = re.compile(r'^  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
 ESCAPE = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
@@ -396,12 +399,16 @@ def _records(notes: list[float], sections: list[str], beat_s: float) -> Iterator
 
 
 def stack_of(section: str) -> Stack:
-    """Return the frames in a section of one thread, as faulthandler writes it."""
+    """
+    Return the frames in a section of one thread, as faulthandler writes it.
+
+    What interrupts the application is none of it: the frames end where that begins.
+    """
     frames = [
         (_unescaped(file), int(number) if number.isdigit() else 0, _unescaped(function))
         for file, number, function in FRAME.findall(section)
     ]
-    return frames[::-1]
+    return list(takewhile(lambda frame: frame[0] != INTERRUPTION, reversed(frames)))
 
 
 def _unescaped(text: str) -> str:

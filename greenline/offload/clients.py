@@ -18,7 +18,7 @@ class RequestEnded(Exception):
         super().__init__("the request has ended before this call in a thread")
 
 
-class Hub:
+class HubCalls:
     """Where all that waits for the client runs, also in the middle of a call in a thread."""
 
     is_left = False  # the call has ended, or its greenlet was killed and the call goes on
@@ -52,7 +52,7 @@ class Input:
     :param hub: where its methods run.
     """
 
-    def __init__(self, body: Any, hub: Hub) -> None:
+    def __init__(self, body: Any, hub: HubCalls) -> None:
         self._body = body
         self.read, self.readline = hub.runs(body.read), hub.runs(body.readline)
         self.readlines = hub.runs(body.readlines)

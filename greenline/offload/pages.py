@@ -24,7 +24,7 @@ from greenline.hub.handlers import MIN_WAIT_S
 from greenline.hub.namespaces import namespaces
 from greenline.hub.turns import Page, page_of
 from greenline.offload import GREEN
-from greenline.offload.clients import Hub, Input
+from greenline.offload.clients import HubCalls, Input
 from greenline.offload.threads import Places, cores
 
 BLOCKED_S = 0.001  # of a request; a thread takes a tenth of that
@@ -95,7 +95,7 @@ class Blocking:
         :returns: what the application returns.
         :raises BaseException: what the application raises.
         """
-        places, hub = self.places or _computing, Hub()
+        places, hub = self.places or _computing, HubCalls()
         # By REQUEST_TIMEOUT; of its class, for an application may answer for any name.
         in_time = getattr(type(application), "run_in_time", None)
 
@@ -151,7 +151,7 @@ class _Body:
     :param hub: where the client is waited for.
     """
 
-    def __init__(self, result: Any, run: Callable[..., Any], hub: Hub) -> None:
+    def __init__(self, result: Any, run: Callable[..., Any], hub: HubCalls) -> None:
         self._parts, self._run, self._hub = iter(result), run, hub
         self._close: list[Any] = [result.close] if hasattr(result, "close") else []
         self._is_making = False
@@ -181,7 +181,7 @@ class _Body:
                 self._end()
 
     def _end(self) -> None:
-        while self._close:  # once, by whoever comes first
+        while self._close:  # only once
             self._close.pop()()
 
 

@@ -123,18 +123,8 @@ class _Job:
     """A call and the greenlet that waits for its end."""
 
     __slots__ = (
-        "args",
-        "caller",
-        "context",
-        "error",
-        "func",
-        "has_place",
-        "is_done",
-        "outbox",
-        "places",
-        "result",
-        "turns",
-        "waiter",
+        "args", "caller", "context", "error", "func", "has_place", "is_done", "outbox", "places",
+        "result", "turns", "waiter",
     )  # fmt: skip
 
     def __init__(

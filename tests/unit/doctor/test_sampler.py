@@ -3,9 +3,9 @@
 import pytest
 
 from greenline.doctor.observations import Blocks
-from greenline.doctor.sampler import INTERRUPTION, Record, blocks, records
+from greenline.doctor.sampler import Record, blocks, records
 from greenline.http import plain_client
-from greenline.hub.watchdog import HUB, Stack
+from greenline.hub.watchdog import HUB, INTERRUPTION, Stack
 
 WAIT: Stack = [("app.py", 1, "view"), ("driver.py", 7, "query")]
 COMPUTE: Stack = [("app.py", 2, "view"), ("app.py", 9, "total")]

@@ -304,14 +304,20 @@ def test_a_body_may_set_back_what_the_call_has_set() -> None:
     assert found == [7, 0]
 
 
-def streaming(parts: Callable[[], Any], ask: Callable[..., Any] | None = None) -> list[bytes]:
-    """Stream *parts* once it is known that bodies of the page block; return the body."""
-    page, found = Blocking(), list[bytes]()
+def page_of_bodies() -> Blocking:
+    """Return a page whose bodies are known to block."""
+    page = Blocking()
     page.places = module._computing
     for _ in range(MIN_BLOCKED):
         one = Request()
         page.moved.add(one)
         page.note(one, LONG_S, LONG_S, 0.0)
+    return page
+
+
+def streaming(parts: Callable[[], Any]) -> list[bytes]:
+    """Stream *parts* of such a page; return the body."""
+    page, found = page_of_bodies(), list[bytes]()
 
     def work() -> None:
         result = page.run(lambda *_: parts(), {"wsgi.input": BytesIO()}, Response())
@@ -321,7 +327,7 @@ def streaming(parts: Callable[[], Any], ask: Callable[..., Any] | None = None) -
             if hasattr(result, "close"):
                 result.close()
 
-    (ask or Handlers().run)(work)
+    Handlers().run(work)
     return found
 
 
@@ -447,7 +453,8 @@ def call_in_time(application: Any, body: Any = None, page: Any = None) -> None:
     timeouts = RequestTimeouts(0.05, logging.getLogger("test"), [clients.__name__])
 
     def respond(application: Any, environ: Any, response: Any, *_: object) -> None:
-        (page or Blocking()).run(application, environ, response)
+        for _ in (page or Blocking()).run(application, environ, response) or ():
+            pass
 
     def work() -> None:
         environ = {"wsgi.input": body or BytesIO()}
@@ -474,6 +481,23 @@ def test_a_request_that_waits_in_a_thread_ends_in_time() -> None:
 
     with pytest.raises(RequestTimeout):
         call_in_time(application)
+    assert failed
+
+
+def test_a_part_of_a_body_ends_in_time() -> None:
+    """Its wait fails in the thread that makes it."""
+    failed: list[BaseException] = []
+
+    def parts() -> Any:
+        yield b"first"
+        try:
+            gevent.sleep(60)
+        except TimeoutError as error:
+            failed.append(error)
+            raise
+
+    with pytest.raises(RequestTimeout):
+        call_in_time(lambda *_: parts(), page=page_of_bodies())
     assert failed
 
 
