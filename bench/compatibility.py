@@ -12,8 +12,7 @@ Try libraries under our worker, one after the other, and write what they do into
 4. In another worker it is imported by gunicorn.conf.py, before the worker is patched. If it blocks
    only there it yields when patched first. An agent is started there as well, and two first calls
    are made at once: where they are not answered it needs an order.
-5. One that blocks is tried again after the call, or with the variable, that makes it yield; an
-   agent, started by gunicorn.conf.py.
+5. An agent that blocks is tried again, started by gunicorn.conf.py.
 6. A library that cannot be installed or fails is named, keeps its record if it has one, and does
    not end the run; the exit status is then 1.
 
@@ -110,8 +109,8 @@ class Trial:
     :param wait: its call, imported in the application.
     :param early: its call, imported before the worker is patched; None: not tried.
     :param early_error: why that has failed, str; empty: it has not.
-    :param prepared: its call after what makes it yield, or of an agent that is started before the
-        worker is patched; None: nothing is known that does.
+    :param prepared: of an agent: its call where it is started before the worker is patched. Default
+        None.
     :param interruptions: the number of calls that were interrupted, int.
     :param damage: what was wrong afterwards, str; empty: nothing.
     """
@@ -129,8 +128,7 @@ def verdict(library: Library, trial: Trial) -> str:
     """Return the verdict on a library that was tried."""
     if trial.wait.blocks:
         is_cured = trial.prepared is not None and not trial.prepared.blocks
-        is_call = library.needs is not None and not library.needs.endswith(")")
-        return NEEDS_ORDER if (is_call or library.start) and is_cured else BLOCKS
+        return NEEDS_ORDER if library.start and is_cured else BLOCKS
     if trial.damage:
         return BREAKS
     is_late = trial.early is not None and trial.early.blocks
@@ -143,8 +141,7 @@ def why(library: Library, trial: Trial) -> str:
     """Return what was measured, in words."""
     said = [f"a call of {trial.wait.took_s:.1f} s makes the hub late by {_shown(trial.wait)}"]
     if trial.prepared is not None:
-        how = "started before patching" if library.start else f"with {library.needs}"
-        said.append(f"{how} by {_shown(trial.prepared)}")
+        said.append(f"started before patching by {_shown(trial.prepared)}")
     done = "started" if library.start else "imported"
     if trial.early is not None and trial.early.blocks:
         said.append(f"{done} before patching by {_shown(trial.early)}")
@@ -398,16 +395,10 @@ def try_out(library: Library, environment: Environment, *, installs: bool = True
             first = wait(worker, library)
             worker.stop()
             if first.blocks:
-                if not (library.prepare or library.start):
+                if not library.start:
                     return Trial(version, first)
-                env = {"COMPATIBILITY_PREPARED": "1"}
-                worker = working_(env, is_early=library.start is not None)
-                prepared = wait(worker, library)
-                if library.needs is None or prepared.blocks:
-                    return Trial(version, first, prepared=prepared)
-                worker.stop()
-                limited = working_(env | {"REQUEST_TIMEOUT": f"{REQUEST_TIMEOUT_S:g}"})
-                return Trial(version, first, None, prepared, *interrupt(limited, library))
+                worker = working_({}, is_early=True)
+                return Trial(version, first, prepared=wait(worker, library))
             early, early_error = None, ""
             if library.start:
                 worker = working_({})
@@ -450,7 +441,6 @@ def record(library: Library, trial: Trial | None) -> Record:
         source=library.source,
         instead=library.instead or default,
         extension=library.extension,
-        needs=library.needs,
         when=library.when,
         without=library.without,
         computes=library.computes,

@@ -42,9 +42,6 @@ class Library:
     :param places: calls that can wait at once. Default 10.
     :param extension: the C module by which a worker sees that it is loaded, where it blocks.
     :param instead: what to do where it does not yield by itself.
-    :param needs: the dotted name to call or to import that makes it yield; with a keyword in
-        brackets, the call that is to have it.
-    :param prepare: does what *needs* says.
     :param when: the dotted name of a call without which the record does not count.
     :param without: modules of it that do not wait in C.
     :param system: a function that returns variables for its install and for its run.
@@ -65,8 +62,6 @@ class Library:
     places: int = PLACES
     extension: str | None = None
     instead: str = ""
-    needs: str | None = None
-    prepare: Callable[[], object] | None = None
     when: str | None = None
     without: tuple[str, ...] = ()
     system: Callable[[], dict[str, str]] | None = None
@@ -656,28 +651,17 @@ def ask_ldap(address: str, word: str) -> object:
 
 
 def ask_zmq(address: str, word: str) -> object:
-    import sys
-    from typing import Any
+    import zmq
 
-    zmq: Any
-    if "zmq.green" in sys.modules:
-        import zmq.green as zmq
-    else:
-        import zmq
     client = zmq.Context.instance().socket(zmq.REQ)
     client.linger = 0
+    client.rcvtimeo = int(_limit(word) * 1000)
     try:
         client.connect(f"tcp://{address}")
         client.send_string(word)
-        return client.poll(int(_limit(word) * 1000))  # zmq.green has no RCVTIMEO
+        return client.recv()
     finally:
         client.close()
-
-
-def prepare_zmq() -> object:
-    import zmq.green
-
-    return zmq.green
 
 
 def _library_folders(folder: Any) -> list[str]:
@@ -1079,9 +1063,8 @@ LIBRARIES = (
     Library("paramiko", ("paramiko",), "https://docs.paramiko.org/en/stable/api/client.html",
             "deaf", ask_paramiko),
     Library(
-        "pyzmq", ("zmq",), "https://pyzmq.readthedocs.io/en/latest/api/zmq.green.html",
-        "deaf", ask_zmq, extension="zmq.backend.cython._zmq", needs="zmq.green",
-        prepare=prepare_zmq, instead="import zmq.green as zmq",
+        "pyzmq", ("zmq",), "https://pyzmq.readthedocs.io/en/latest/api/zmq.html",
+        "deaf", ask_zmq,
     ),
     Library(
         "sentry-sdk", ("sentry_sdk",), "https://docs.sentry.io/platforms/python/",

@@ -20,8 +20,6 @@ from bench.compatibility_lineup import BY_NAME
 TICK_S = 0.01
 LIBRARY = BY_NAME[os.environ["COMPATIBILITY"]]
 ADDRESS = os.environ["COMPATIBILITY_ADDRESS"]
-if os.environ.get("COMPATIBILITY_PREPARED") and LIBRARY.prepare:
-    LIBRARY.prepare()
 for module in LIBRARY.modules:  # the lag is that of a call, not of an import
     importlib.import_module(module)
 if LIBRARY.start and not os.environ.get("COMPATIBILITY_STARTED"):

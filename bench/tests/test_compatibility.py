@@ -36,10 +36,6 @@ GOOD, BAD = Wait(1.0, 0.01, 0.02), Wait(1.0, 0.99, 1.0)
         ("psycopg", Trial("1", GOOD, BAD, None, 100), PATCHED_FIRST),
         ("redis", Trial("1", GOOD, BAD, None, 100, "a place is lost"), BREAKS),
         ("pycurl", Trial("1", BAD), BLOCKS),
-        ("mysqlclient", Trial("1", BAD, prepared=GOOD), BLOCKS),
-        ("mysql-connector-python", Trial("1", BAD, prepared=GOOD), BLOCKS),
-        ("pyzmq", Trial("1", BAD, prepared=GOOD), NEEDS_ORDER),
-        ("pyzmq", Trial("1", BAD, prepared=BAD), BLOCKS),
         ("sentry-sdk", Trial("1", GOOD, GOOD, None, 100), YIELDS),
         ("sentry-sdk", Trial("1", GOOD, None, None, 100, "", "it fails"), NEEDS_ORDER),
         ("ddtrace.auto", Trial("1", BAD, prepared=GOOD), NEEDS_ORDER),
@@ -47,21 +43,19 @@ GOOD, BAD = Wait(1.0, 0.01, 0.02), Wait(1.0, 0.99, 1.0)
     ],
 )
 def test_the_verdict_follows_from_the_figures(name: str, trial: Trial, expected: str) -> None:
-    """What makes a library yield counts if it is a call or an import of the library."""
+    """An agent that yields where it is started before the patching needs an order."""
     assert verdict(BY_NAME[name], trial) == expected
 
 
 def test_the_words_have_the_figures() -> None:
     """Each that was measured."""
-    said = why(BY_NAME["pyzmq"], Trial("1", BAD, prepared=GOOD))
-    assert "late by 1.0 s" in said
-    assert "with zmq.green by 10 ms" in said
     said = why(BY_NAME["redis"], Trial("1", GOOD, BAD, None, 100, "a call fails"))
     assert "imported before patching by 1.0 s" in said
     assert "after 100 interruptions a call fails" in said
     said = why(BY_NAME["sentry-sdk"], Trial("1", GOOD, None, None, 100, "", "no answer"))
     assert "started before patching it fails: no answer" in said
     said = why(BY_NAME["ddtrace.auto"], Trial("1", BAD, prepared=GOOD))
+    assert "late by 1.0 s" in said
     assert "started before patching by 10 ms" in said
 
 
@@ -70,7 +64,7 @@ def test_what_yields_only_when_it_starts_before_the_patching() -> None:
     name = "ddtrace.auto"
     assert record(BY_NAME[name], Trial("1", BAD, prepared=GOOD)).before_patching
     assert not record(BY_NAME[name], Trial("1", GOOD)).before_patching
-    assert not record(BY_NAME["pyzmq"], Trial("1", BAD, prepared=GOOD)).before_patching
+    assert not record(BY_NAME["redis"], Trial("1", BAD)).before_patching
 
 
 def test_each_library_is_tried_or_has_a_verdict() -> None:

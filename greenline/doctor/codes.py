@@ -21,9 +21,9 @@ BREAKING_DEPENDENCY = Code(
     "Give its calls a timeout of their own that is below REQUEST_TIMEOUT.",
 )  # fmt: skip
 UNPREPARED_DEPENDENCY = Code(
-    "GL103", ERROR, "a dependency that is imported too early, or not prepared",
-    "It yields only after the patching, or after a call or an import of its own; else it blocks.",
-    "Import it in the application and not in gunicorn.conf.py, and do what the line names.",
+    "GL103", ERROR, "a dependency that is imported too early or too late",
+    "It yields only where it is imported after the patching, or only before it; else it blocks.",
+    "Import it in the application and not in gunicorn.conf.py, or as the line says.",
 )  # fmt: skip
 UNKNOWN_DEPENDENCY = Code(
     "GL104", REMARK, "C extensions without a verdict",

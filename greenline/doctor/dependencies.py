@@ -80,7 +80,6 @@ BACK_END_KEYS = ("ENGINE", "BACKEND")
 CODES = {
     BLOCKS: BLOCKING_DEPENDENCY,
     BREAKS: BREAKING_DEPENDENCY,
-    NEEDS_ORDER: UNPREPARED_DEPENDENCY,
 }
 # What gunicorn's arbiter calls of its configuration before it forks a worker.
 ARBITERS_HOOKS = ("on_starting", "when_ready", "pre_fork")
@@ -208,9 +207,7 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
         yield _finding(UNPREPARED_DEPENDENCY, record, early[0])
         return
     code = CODES.get(record.verdict)
-    if code is None or (code == UNPREPARED_DEPENDENCY and not record.needs):
-        return
-    if _is_offloaded(record) or (record.needs and _does(record.needs, seen.uses, seen.calls)):
+    if code is None or _is_offloaded(record):
         return
     if own:
         level = code.level
@@ -312,18 +309,10 @@ def _is_in(name: str, module: str) -> bool:
     return f"{name}.".startswith(f"{module}.")
 
 
-def _does(name: str | None, uses: Iterable[Use], calls: Iterable[Call]) -> bool:
-    """Return whether first-party code imports or calls *name*, with the keyword that it has."""
-    called, _, keyword = (name or "").rstrip(")").partition("(")
-    if keyword:
-        # In the ** of a call is what a keyword or a string names elsewhere.
-        modules = {use.module.path: use.module for use in uses}.values()
-        is_named = any(text == keyword for each in modules for _, text, _ in each.strings) or any(
-            each.arg == keyword for call in calls for each in call.node.keywords
-        )
-        return is_named and any(call.name == called and call.has(keyword) for call in calls)
+def _does(name: str, uses: Iterable[Use], calls: Iterable[Call]) -> bool:
+    """Return whether first-party code imports or calls *name*."""
     names = (*(each.name for each in uses), *(call.name for call in calls))
-    return any(_is_in(name, called) for name in names)
+    return any(_is_in(each, name) for each in names)
 
 
 def _is_offloaded(record: Record) -> bool:

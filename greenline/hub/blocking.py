@@ -87,5 +87,4 @@ DRIVERS_WITH_A_SWITCH: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("psycopg2.extensions", "psycopg2", lambda module: module.get_wait_callback() is not None),
     ("psycopg.waiting", "psycopg", _psycopg_yields),
     ("oracledb", "oracledb", lambda module: bool(module.is_thin_mode())),
-    ("zmq.backend.cython", "pyzmq", lambda _: "zmq.green" in sys.modules),
 )

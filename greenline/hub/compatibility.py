@@ -35,7 +35,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     :param source: the URL of its documentation or of an issue.
     :param instead: what to do, str; empty where nothing is to be done.
     :param extension: the C module that blocks where it is loaded. Default None.
-    :param needs: the dotted name that makes it yield, called or imported. Default None.
     :param when: the dotted name without whose use the record does not count. Default None.
     :param without: modules of it that do not wait in C. Default: none.
     :param computes: whether it keeps the processor and does not wait, bool. Default False.
@@ -54,7 +53,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     instead: str
     extension: str | None = None
-    needs: str | None = None
     when: str | None = None
     without: tuple[str, ...] = ()
     computes: bool = False

@@ -31,6 +31,7 @@ DRIVERS = {
     "mysql.connector.connection_cext": "mysql_connector",
     "pycurl": "pycurl",
     "pyodbc": "pyodbc",
+    "zmq.backend": "zmq",
 }
 
 # What waits in the hub, or is the hub's own.

@@ -83,7 +83,6 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("from pyodbc import Cursor\n", "GL101"),
         ("def view():\n    import pylibmc\n", "GL101"),
         ("import oracledb\noracledb.init_oracle_client()\n", "GL101"),
-        ("import zmq\n", "GL103"),
         ("import httpx\nclient = httpx.Client()\n", "GL102"),
         ("import ddtrace.auto\n", "GL103"),
         ("from ddtrace import auto\n", "GL103"),
@@ -108,7 +107,7 @@ def test_an_import_is_found(tmp_path: Path, source: str, code: str) -> None:
         "import pyodbc  # greenline: ignore[GL101]\n",
         "import oracledb\n",
         "import grpc\nchannel = grpc.insecure_channel('h:1')\n",
-        "import zmq.green as zmq\n",
+        "import zmq\n",
         "import psycopg\n",
         "import httpx\nclient = httpx.AsyncClient()\n",
         "import sentry_sdk\nsentry_sdk.init('https://key@h/1')\n",
@@ -365,30 +364,6 @@ def test_what_runs_in_threads_does_not_break(
     assert found(tmp_path, app="import fragile\n") == []
 
 
-@pytest.mark.parametrize(
-    ("call", "codes"),
-    [
-        ("slow.connect('h')", ["GL101"]),
-        ("slow.connect('h', use_pure=True)", []),
-        ("slow.connect(**CONFIG)", ["GL101"]),
-        ("slow.connect(**CONFIG | {'use_pure': True})", []),
-    ],
-    ids=["without", "with", "in a mapping without", "in a mapping with"],
-)
-def test_what_a_keyword_makes_yield(
-    call: str, codes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a table of the test's own; in ours it is mysql-connector-python's."""
-    record = Record(
-        name="slow", modules=("slow",), tried=True, version="1", date="2026-01-01",
-        against="a server", verdict=BLOCKS, why="it waits in C", source="https://x",
-        instead="connect(use_pure=True)", needs="slow.connect(use_pure)",
-    )  # fmt: skip
-    monkeypatch.setattr(dependencies, "records", lambda: (record,))
-    source = f"import slow\n\n\ndef view():\n    return {call}\n"
-    assert [code for code, *_ in found(tmp_path, app=source)] == codes
-
-
 def test_what_a_library_needs_is_found(tmp_path: Path, packages: Path) -> None:
     """Declared in pyproject.toml or requirements.txt, or imported; with the extras asked for."""
     install(packages, "outer", "pylibmc>=1; extra == 'memory'", "absent")
@@ -403,20 +378,6 @@ def test_what_a_library_needs_is_found(tmp_path: Path, packages: Path) -> None:
     lines = "# all\n-r more.txt\npylibmc==1.0 \\\n    --hash=sha256:00\n./a/path\n"
     (tmp_path / "requirements.txt").write_text(lines)
     assert found(tmp_path) == [("GL101", "", 0)]
-
-
-def test_what_another_library_needs_has_to_be_prepared(tmp_path: Path, packages: Path) -> None:
-    """It is a warning: whether a request uses it is not known."""
-    install(packages, "pyzmq")
-    install(packages, "messages", "pyzmq")
-    (tmp_path / "requirements.txt").write_text("messages\n")
-    (finding,) = examined(tmp_path, app="import messages\n").findings
-    assert (finding.code.code, finding.level) == ("GL103", Level.WARNING)
-    assert finding.what.startswith("pyzmq is required, and not imported here: ")
-    imported = Facts(loaded=frozenset(["app.py"]), target="app.py")  # and it is not loaded
-    (finding,) = examine(load(tmp_path), imported).findings
-    assert (finding.code.code, finding.level) == ("GL103", Level.REMARK)
-    assert found(tmp_path, app="import zmq.green as zmq\n") == []
 
 
 @pytest.mark.parametrize(

@@ -116,14 +116,6 @@ def test_names_a_driver_that_was_not_made_to_yield(
     assert blocking.found() == []
 
 
-def test_names_zmq_unless_its_green_side_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An application that imports zmq.green gets no warning."""
-    put(monkeypatch, "zmq.backend.cython", SimpleNamespace())
-    assert [name for name, _ in blocking.found()] == ["pyzmq"]
-    put(monkeypatch, "zmq.green", SimpleNamespace())
-    assert blocking.found() == []
-
-
 @pytest.mark.parametrize("module", blocking.BLOCKING_DRIVERS)
 def test_names_each_driver_that_cannot_yield(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     """With what to use instead."""
