@@ -14,7 +14,7 @@ from typing import Any
 
 from gevent.select import poll
 from zmq import backend
-from zmq.constants import DONTWAIT, EVENTS, FD, POLLIN, POLLOUT, RCVTIMEO, SNDTIMEO
+from zmq.constants import DONTWAIT, FD, POLLIN, POLLOUT, RCVTIMEO, SNDTIMEO
 from zmq.error import Again
 
 from greenline.hub.deadline import wait_in
@@ -67,16 +67,13 @@ def _try(socket: Any, timeout: int, flags: int, attempt: Callable[..., Any]) -> 
     if flags & DONTWAIT or not threads.can_wait():
         return attempt(flags=flags)
     flags |= DONTWAIT
-    try:
-        return attempt(flags=flags)
-    except Again:
-        until_s = _until_s(socket.get(timeout))
+    until_s = None
     while True:
-        # The descriptor is readable from the next event on, for reading or for writing.
-        socket.get(EVENTS)
         try:
-            return attempt(flags=flags)
+            return attempt(flags=flags)  # it takes the events from the descriptor
         except Again:
+            if until_s is None:
+                until_s = _until_s(socket.get(timeout))
             left_s = until_s - monotonic()
             if left_s <= 0:
                 raise
