@@ -70,7 +70,8 @@ BEGINS = frozenset(
     for name, number in opcode.opmap.items()
     if name in ("RESUME", "COMPARE_OP") or "JUMP_BACKWARD" in name
 )
-MIN_CALL_S = 0.0005  # a call into C that is noted
+LOOK_S = 0.001  # so often calls into C are looked for
+MIN_CALL_S = 0.0002  # a call into C that is noted
 IN_REPR = "Py_Repr"  # in the dict of a native thread: the objects whose repr() is in progress
 _get_ident: Callable[[], int] = get_original("_thread", "get_ident")
 _run_thread: Any = threading.Thread._bootstrap  # type: ignore[attr-defined]
@@ -128,7 +129,6 @@ class Slices:
         self._cpu_clock = getattr(time, "pthread_getcpuclockid", lambda _: None)(_get_ident())
         self._asked_s = inf  # since when none was answered that interrupt() has asked for
         self._asked_computed_s = 0.0
-        self._is_unanswered = False
         self._is_started = self._is_ticking = False
         self._depth: Any = find_depth()  # None: it cannot be read, and nothing is interrupted
         self._depth_of_loop = -1  # until the loop has called Python for the first time
@@ -158,15 +158,13 @@ class Slices:
         """
         Interrupt what keeps the thread without using the processor; call it in another one.
 
-        :param is_look: whether it is called all the time, so that a call into C that gives no
-            answer is noted, bool. Default False.
+        :param is_look: whether the calling thread has got the interpreter's lock at once, bool.
+            Then the other one has let it go, and if it does not answer it is in C code, which is
+            noted. Default False.
         """
         if not self._is_started:
             return
-        if self._asked_s < inf:
-            # This thread runs Python, and the other one did not since: it is in C code.
-            self._is_unanswered = True
-        elif is_look and self._cpu_clock is not None:
+        if is_look and self._asked_s == inf and self._cpu_clock is not None:
             self._asked_computed_s = time.clock_gettime(self._cpu_clock)
             self._asked_s = monotonic()
         # Python calls the handler as if there had been a signal: no call into C sees one.
@@ -185,7 +183,7 @@ class Slices:
     def _tick(self, _: int, frame: FrameType | None) -> object:
         # In what this calls the interpreter looks for signals as well.
         if self._is_ticking:
-            self._asked_s, self._is_unanswered = inf, False
+            self._asked_s = inf
             return None
         self._is_ticking = True
         try:
@@ -202,9 +200,8 @@ class Slices:
 
     def _note_call_into_c(self) -> None:
         asked_s, self._asked_s = self._asked_s, inf
-        is_unanswered, self._is_unanswered = self._is_unanswered, False
         me = getcurrent()
-        if not is_unanswered or type(me) is not Handler or me.request is None:
+        if type(me) is not Handler or me.request is None:
             return
         # If the hub was idle then, this one has come since.
         if not me.computed_at(asked_s, self._asked_computed_s):
@@ -212,8 +209,10 @@ class Slices:
         before_s, self._queued_s = self._queued_s, self._queued.seconds()
         blocked_s = monotonic() - asked_s - (self._queued_s - before_s)
         computed_s = thread_time() - self._asked_computed_s
-        if max(blocked_s, computed_s) >= MIN_CALL_S:  # else it was about to answer
-            self._note_blocked(me.request, blocked_s, computed_s)
+        if blocked_s >= MIN_CALL_S:  # else it was about to answer
+            # Of shorter calls one look has seen only one.
+            looks = max(LOOK_S / blocked_s, 1.0)
+            self._note_blocked(me.request, looks * blocked_s, looks * computed_s)
 
     def _find(self, frame: FrameType | None) -> Any:
         """Return the greenlet to interrupt; ``_again`` after the next instruction, or None."""

@@ -41,7 +41,7 @@ from gevent.monkey import get_original
 
 from greenline.hub import lateness
 from greenline.hub.schedstat import QueuedTime
-from greenline.hub.slices import Slices
+from greenline.hub.slices import LOOK_S, Slices
 from greenline.telemetry.reports import Frame
 
 LOG_EVERY_S = 10.0
@@ -54,7 +54,8 @@ LATE_S = 0.005  # so late is a hub that something keeps
 INTERRUPT_EVERY_S, INTERRUPT_FOR_S = 0.005, 0.1  # what keeps the hub, and how long after it
 # A look at the calls into C of a hub in which requests begin, also where it is not late: it costs a
 # fiftieth of the processor.
-LOOK_EVERY_S, STEP_S, LOOK_FOR_S = 1.0, 0.001, 0.1
+LOOK_EVERY_S, LOOK_FOR_S = 1.0, 0.1
+PROMPT_S = 0.0003  # a thread that wakes so late has not waited for the interpreter's lock
 STDERR = 2
 HUB = (Hub.run.__code__.co_filename, Hub.run.__code__.co_name)
 INTERRUPTION = Slices._tick.__code__.co_filename  # of the handler that interrupts what computes
@@ -104,9 +105,9 @@ class Watchdog:
     :param on_stuck: called in the native thread with the stack while the hub is blocked; no garbage
         collection begins in it. Default: do nothing.
     :param interrupt: called in the native thread, every ``INTERRUPT_EVERY_S`` while the hub is late
-        and shortly after, with False; every ``STEP_S`` for ``LOOK_FOR_S`` in each ``LOOK_EVERY_S``
-        in which requests begin, with True. It must not make an object that the garbage collector
-        tracks. Default: do nothing.
+        and shortly after; every ``LOOK_S`` for ``LOOK_FOR_S`` in each ``LOOK_EVERY_S`` in which
+        requests begin, with True where the thread got the interpreter's lock at once. It must not
+        make an object that the garbage collector tracks. Default: do nothing.
     """
 
     def __init__(
@@ -309,21 +310,23 @@ class Watchdog:
     def _pause(self, sleep: Any, pause_s: float) -> None:
         """Sleep in the native thread; interrupt meanwhile what keeps the hub."""
         now = monotonic()
-        until_s = now + pause_s
+        until_s, is_prompt = now + pause_s, False
         while now < until_s and self._timer is not None:
             if now - self._beat_s >= self._period_s + LATE_S:
                 self._late_at_s = now
             step_s = until_s - now
             if self._looks(now):
-                self._interrupt(True)
-                if step_s > STEP_S:
-                    step_s = STEP_S
+                self._interrupt(is_prompt)
+                if step_s > LOOK_S:
+                    step_s = LOOK_S
             elif now - self._late_at_s < INTERRUPT_FOR_S:
                 self._interrupt(False)
                 if step_s > INTERRUPT_EVERY_S:
                     step_s = INTERRUPT_EVERY_S
+            before_s = monotonic()
             sleep(step_s)
             now = monotonic()
+            is_prompt = now - before_s - step_s < PROMPT_S
 
     def _looks(self, now: float) -> bool:
         if now - self._look_s >= LOOK_EVERY_S:
