@@ -3,15 +3,21 @@ Let greenlets wait for file locks: a lock that is held is tried again, after pau
 
 The holder may be another greenlet, which cannot release the lock while the hub is blocked.
 Native threads would not do either: one would be needed for each waiter.
+
+The greenlets of one process wait for a file in order: the first tries often, the others seldom. A
+release cannot be noticed, as it may be the close of the file or be in another process.
 """
 
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from greenline.hub.backoff import Backoff
+from greenline.hub.deadline import wait_in
+from greenline.hub.thread_locks import Event
 from greenline.offload.threads import can_wait
 
 HELD_ERRORS = {errno.EAGAIN, errno.EACCES}
@@ -20,7 +26,15 @@ WAITING_COMMANDS = {fcntl.F_SETLKW: fcntl.F_SETLK}
 if hasattr(fcntl, "F_OFD_SETLKW"):
     WAITING_COMMANDS[fcntl.F_OFD_SETLKW] = fcntl.F_OFD_SETLK
 
+MIN_PAUSE_S, MAX_PAUSE_S = 0.001, 0.005  # between two attempts of the first that waits
+# Of the others, which try as well: one that changes its shared lock into an exclusive one may get
+# it while the first, which waits for that shared lock, cannot.
+MIN_LATER_PAUSE_S, MAX_LATER_PAUSE_S = 0.1, 0.2
+
 T = TypeVar("T")
+
+# By the file, and the part of it, that is waited for.
+_waiting: dict[Hashable, deque[Event]] = {}
 
 _fcntl: Callable[..., Any] = fcntl.fcntl
 _flock: Callable[..., None] = fcntl.flock
@@ -28,16 +42,55 @@ _lockf: Callable[..., None] = fcntl.lockf
 _os_lockf: Callable[..., None] = os.lockf
 
 
-def _until_free(attempt: Callable[..., T], *args: Any) -> T:
-    """Call *attempt* until the lock is not held elsewhere."""
-    backoff = Backoff()
-    while True:
-        try:
-            return attempt(*args)
-        except OSError as error:
-            if error.errno not in HELD_ERRORS:
-                raise
-        backoff.wait()
+def _until_free(attempt: Callable[[], T], fd: Any, part: Hashable, is_shared: bool = False) -> T:
+    """
+    Call *attempt* until the lock is not held elsewhere.
+
+    :param fd: the file, a descriptor or an object that has one.
+    :param part: which part of the file is locked, and how: a queue is for one of them.
+    :param is_shared: whether the lock is one that several may hold.
+    """
+    key = None
+    # Behind those that wait: a greenlet that takes it again at once would keep them out. A shared
+    # lock is tried at once, as the system lets it in beside others whoever waits.
+    may_try = is_shared or not _waiting or (key := _key(fd, part)) not in _waiting
+    if may_try and (found := _try(attempt)):
+        return found[0]
+    return _wait(attempt, key or _key(fd, part))
+
+
+def _key(fd: Any, part: Hashable) -> Hashable:
+    status = os.fstat(fd if isinstance(fd, int) else fd.fileno())
+    return status.st_dev, status.st_ino, part
+
+
+def _try(attempt: Callable[[], T]) -> tuple[T] | None:
+    try:
+        return (attempt(),)
+    except OSError as error:
+        if error.errno not in HELD_ERRORS:
+            raise
+    return None
+
+
+def _wait(attempt: Callable[[], T], key: Hashable) -> T:
+    queue = _waiting.setdefault(key, deque())
+    mine = Event()
+    queue.append(mine)
+    first = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
+    later = Backoff(MIN_LATER_PAUSE_S, MAX_LATER_PAUSE_S)
+    try:
+        while True:
+            wait_in(mine.wait, (first if queue[0] is mine else later).next_s())
+            mine.clear()
+            if found := _try(attempt):
+                return found[0]
+    finally:
+        queue.remove(mine)
+        if queue:
+            queue[0].set()  # it tries often from now on, and may share the lock
+        elif _waiting.get(key) is queue:  # not in a child that was forked meanwhile
+            del _waiting[key]
 
 
 def flock(fd: Any, operation: int, /) -> None:
@@ -45,7 +98,8 @@ def flock(fd: Any, operation: int, /) -> None:
     if operation & (fcntl.LOCK_NB | fcntl.LOCK_UN) or not can_wait():
         _flock(fd, operation)
     else:
-        _until_free(_flock, fd, operation | fcntl.LOCK_NB)
+        is_shared = bool(operation & fcntl.LOCK_SH)
+        _until_free(lambda: _flock(fd, operation | fcntl.LOCK_NB), fd, "flock", is_shared)
 
 
 def lockf(fd: Any, cmd: int, len: int = 0, start: int = 0, whence: int = 0, /) -> None:  # noqa: A002
@@ -53,14 +107,16 @@ def lockf(fd: Any, cmd: int, len: int = 0, start: int = 0, whence: int = 0, /) -
     if cmd & (fcntl.LOCK_NB | fcntl.LOCK_UN) or not can_wait():
         _lockf(fd, cmd, len, start, whence)
     else:
-        _until_free(_lockf, fd, cmd | fcntl.LOCK_NB, len, start, whence)
+        place = (len, start, whence)
+        is_shared = bool(cmd & fcntl.LOCK_SH)
+        _until_free(lambda: _lockf(fd, cmd | fcntl.LOCK_NB, *place), fd, place, is_shared)
 
 
 def fcntl_(fd: Any, cmd: int, arg: Any = 0, /) -> Any:
     """Act as :func:`fcntl.fcntl`, with the same parameters; wait for a lock in the hub."""
     if cmd not in WAITING_COMMANDS or not can_wait():
         return _fcntl(fd, cmd, arg)
-    return _until_free(_fcntl, fd, WAITING_COMMANDS[cmd], arg)
+    return _until_free(lambda: _fcntl(fd, WAITING_COMMANDS[cmd], arg), fd, (cmd, bytes(arg)))
 
 
 def os_lockf(fd: int, command: int, length: int, /) -> None:
@@ -68,4 +124,7 @@ def os_lockf(fd: int, command: int, length: int, /) -> None:
     if command != os.F_LOCK or not can_wait():
         _os_lockf(fd, command, length)
     else:
-        _until_free(_os_lockf, fd, os.F_TLOCK, length)
+        _until_free(lambda: _os_lockf(fd, os.F_TLOCK, length), fd, length)
+
+
+os.register_at_fork(after_in_child=_waiting.clear)

@@ -1,0 +1,115 @@
+"""Locks of files are waited for in the hub, and in order."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+
+from greenline.offload import locks
+
+HOLD_S = 0.002
+
+
+def _lock_by_flock(file: Any) -> None:
+    locks.flock(file, fcntl.LOCK_EX)
+
+
+def _lock_by_ofd(file: Any) -> None:
+    locks.fcntl_(file, fcntl.F_OFD_SETLKW, _range(fcntl.F_WRLCK))
+
+
+def _range(kind: int) -> bytes:
+    return kind.to_bytes(2, "little") + bytes(30)
+
+
+@pytest.mark.parametrize("lock", [_lock_by_flock, _lock_by_ofd], ids=["flock", "ofd"])
+def test_a_lock_that_is_taken_again_and_again_goes_to_one_that_waits(
+    tmp_path: Path, lock: Callable[[Any], None]
+) -> None:
+    """Three greenlets take the lock again as soon as they have closed the file."""
+    path = tmp_path / "locked"
+    taken = []
+
+    def take(name: str) -> None:
+        with open(path, "w") as file:
+            lock(file)
+            taken.append(name)
+            gevent.sleep(HOLD_S)
+
+    def take_always() -> None:
+        while "late" not in taken[-1:] and len(taken) < 200:
+            take("again")
+
+    greedy = [gevent.spawn(take_always) for _ in range(3)]
+    gevent.sleep(5 * HOLD_S)
+    late = gevent.spawn(take, "late")
+    before = len(taken)
+    gevent.joinall([late, *greedy], timeout=20, raise_error=True)
+    assert taken.index("late") - before < 20
+
+
+def test_shared_locks_are_held_side_by_side_once_the_exclusive_one_is_released(
+    tmp_path: Path,
+) -> None:
+    """Ten wait for one writer, and hold the lock together after it."""
+    path = tmp_path / "locked"
+    holding, most = 0, 0
+
+    def read() -> None:
+        nonlocal holding, most
+        with open(path) as file:
+            locks.flock(file, fcntl.LOCK_SH)
+            holding += 1
+            most = max(most, holding)
+            gevent.sleep(0.05)
+            holding -= 1
+
+    with open(path, "w") as file:
+        locks.flock(file, fcntl.LOCK_EX)
+        readers = [gevent.spawn(read) for _ in range(10)]
+        gevent.sleep(0.02)
+        assert not holding
+    gevent.joinall(readers, timeout=20, raise_error=True)
+    assert most == 10
+    assert not locks._waiting
+
+
+def test_a_shared_lock_becomes_exclusive_while_another_waits_for_it(tmp_path: Path) -> None:
+    """The first in the queue waits for the shared lock of the second, which is let past it."""
+    path = tmp_path / "locked"
+    order = []
+
+    def write() -> None:
+        with open(path) as file:
+            locks.flock(file, fcntl.LOCK_EX)
+            order.append("writer")
+
+    with open(path, "w") as mine, open(path) as other:
+        locks.flock(mine, fcntl.LOCK_SH)
+        locks.flock(other, fcntl.LOCK_SH)
+        writer = gevent.spawn(write)
+        gevent.sleep(0.01)
+        gevent.spawn_later(0.01, locks.flock, other, fcntl.LOCK_UN)
+        with gevent.Timeout(20):
+            locks.flock(mine, fcntl.LOCK_EX)
+        order.append("upgraded")
+    writer.get(timeout=20)
+    assert order == ["upgraded", "writer"]
+
+
+def test_an_error_of_the_system_is_raised(tmp_path: Path) -> None:
+    """A descriptor that is closed cannot be locked, whoever waits for another file."""
+    with open(tmp_path / "locked", "w") as file, open(tmp_path / "locked") as other:
+        locks.flock(file, fcntl.LOCK_EX)
+        waiting = gevent.spawn(locks.flock, other, fcntl.LOCK_EX)
+        gevent.sleep(0.01)
+        closed = os.dup(file.fileno())
+        os.close(closed)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            locks.flock(closed, fcntl.LOCK_EX)
+        locks.flock(file, fcntl.LOCK_UN)
+        waiting.get(timeout=20)
