@@ -23,14 +23,20 @@ class _Finder(MetaPathFinder):
         if fullname not in self.actions:
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            # One without find_spec, as bottle has, is old. It is asked by Python itself, if at all.
+            find_spec = getattr(finder, "find_spec", None)
+            if finder is self or find_spec is None:
+                continue
+            spec: ModuleSpec | None = find_spec(fullname, path, target)
             if spec is not None:
                 return self._acting(spec)
         return None
 
     def _acting(self, spec: ModuleSpec) -> ModuleSpec:
         loader: Any = spec.loader
-        execute = loader.exec_module
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:  # a folder without an __init__.py, which has the name of the module
+            return spec
 
         def execute_and_act(module: ModuleType) -> None:
             execute(module)
