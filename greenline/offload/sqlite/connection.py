@@ -204,9 +204,10 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
 
     def create_function(self, name: Any, narg: Any, func: Any, **kwargs: Any) -> None:
         """Create a function; parameters as in sqlite3."""
-        # A Python function might wait, unless it is built in or said to be deterministic.
-        if not (kwargs.get("deterministic") or isinstance(func, BuiltinFunctionType)):
-            self._run_in_thread_only()
+        # A Python function might wait, unless it is built in or said to be deterministic. The
+        # statements that call it run in the thread; pydal makes two for each connection.
+        if not (kwargs.get("deterministic") or isinstance(func, BuiltinFunctionType | None)):
+            func = self._guard.watched(func)
         self._briefly(lambda: _Connection.create_function(self, name, narg, func, **kwargs))
 
     def set_authorizer(self, *args: Any, **kwargs: Any) -> None:
@@ -356,7 +357,12 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             key = COMMIT.key
         if key:
             func, args = measured, (self._paces, key, func, *args)
-        result = own.call(func, *args, interrupt=interrupt, is_cleanup=is_cleanup)
+        self._guard.has_called = False
+        try:
+            result = own.call(func, *args, interrupt=interrupt, is_cleanup=is_cleanup)
+        finally:
+            if self._guard.has_called and statement.key:
+                self._paces[statement.key] = -SLOW_RUNS
         if statement.changes and self._paces.get(statement.key, 0) <= min(pace, 0):
             self._is_large = True  # it was slow, so its commit may be: an index of texts is written
         return result
@@ -429,15 +435,17 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             known[COMMIT.key] = count if count < MAX_COMMITS else 0
         # Ending a change undoes its transaction, so that must have changed nothing.
         guard.begin(
-            may_end=statement.keyword == "SELECT"
-            or (statement.changes and begins and self.total_changes == self._changes_before)
+            is_query=statement.keyword == "SELECT",
+            may_end=statement.changes and begins and self.total_changes == self._changes_before,
         )
+        guard.is_here = True
         try:
             func(*args)
         except sqlite3.OperationalError:
             if not guard.has_tripped:
                 raise
         finally:
+            guard.is_here = False
             if guard.has_tripped or guard.is_late():
                 # The thread measures it again: it may have been a collection of garbage.
                 runs = -SLOW_RUNS if guard.is_late(MAX_BLOCK_S) else MIN_QUICK_RUNS - 1

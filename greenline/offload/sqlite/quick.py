@@ -40,14 +40,38 @@ class Guard:
 
     # Has no reference to its connection: only the garbage collector could free such a cycle.
 
-    def begin(self, may_end: bool) -> None:
+    is_here = False  # whether a statement runs in a greenlet
+    has_called = False  # whether a statement has called a function that might wait
+    _is_query = False
+
+    def watched(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """
+        Return *func* for ``create_function``: calls of it are noted, and not made in a greenlet.
+
+        :param func: a function of the application, which might wait.
+        """
+
+        def call(*args: Any) -> Any:
+            self.has_called = True
+            # It was not called when the thread ran the statement. A change goes on: of several rows
+            # some may be written.
+            if self.is_here and self._is_query:
+                self.has_tripped = True
+                raise InterruptedError
+            return func(*args)
+
+        return call
+
+    def begin(self, is_query: bool, may_end: bool) -> None:
         """
         Start the time of a statement.
 
-        :param may_end: whether it can be ended, and begun again in the thread.
+        :param is_query: whether it only reads, so that it can be ended.
+        :param may_end: whether another one can be ended, and begun again in the thread.
         """
         self.has_tripped = False
-        self._may_end = may_end
+        self._is_query = is_query
+        self._may_end = is_query or may_end
         self._began_s = monotonic()
         self._before = getrusage(RUSAGE_THREAD)
 

@@ -356,3 +356,58 @@ def test_commits_of_single_statements_are_counted(
             log.execute(INSERT, (2,))
     assert 4 <= len([args for args in called if args[2] == COMMIT.key]) < 200
     assert len(called) < 200
+
+
+def test_functions_of_the_application_are_called_in_the_thread_alone(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They might wait. Statements that do not call them run in the greenlet all the same."""
+    called_in = []
+
+    def work(number: int) -> int:
+        gevent.sleep(0)
+        called_in.append(threads.is_offloaded())
+        return number + 1
+
+    log.create_function("work", 1, work)
+    query, other = "select work(?)", "select number + 1 from row"
+    for _ in range(10):
+        assert log.execute(query, (2,)).fetchone() == (3,)
+    assert called_in == [True] * 10
+    with handed_over(monkeypatch) as called:
+        warm(log, lambda: log.execute(other).fetchone(), other)
+        called.clear()
+        assert log.execute(other).fetchone()
+        commit_inserts(log, 1)
+        assert not called
+        log.execute(query, (2,))
+        assert len(called) == 1
+
+
+def test_a_query_that_begins_to_call_a_function_is_run_again_in_the_thread(
+    log: sqlite3.Connection,
+) -> None:
+    """It was quick as long as no row was for the function; the rows are those of the second run."""
+    called_in = []
+
+    def work(number: int) -> int:
+        called_in.append(threads.is_offloaded())
+        return -number
+
+    log.create_function("work", 1, work)
+    query = "select case when number > 50 then work(number) else number end from row order by 1"
+    warm(log, lambda: log.execute(query).fetchall(), query)
+    before = log.execute(query).fetchall()
+    log.execute(INSERT, (60,))
+    assert log.execute(query).fetchall() == [(-60,), *before]
+    assert set(called_in) == {True}
+    assert log._paces[query] < 0  # type: ignore[attr-defined]
+
+
+def test_a_function_can_be_removed(log: sqlite3.Connection) -> None:
+    """Statements that call it fail then, as in sqlite3."""
+    log.create_function("work", 1, lambda number: number)
+    assert log.execute("select work(1)").fetchone() == (1,)
+    log.create_function("work", 1, None)
+    with pytest.raises(sqlite3.OperationalError, match="user-defined function"):
+        log.execute("select work(2)")
