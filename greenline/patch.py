@@ -64,6 +64,7 @@ def gevent_patches() -> Iterator[None]:
         buffers,
         early_imports,
         epoll,
+        resolver,
         selectors,
         sockets,
         standard_classes,
@@ -75,6 +76,7 @@ def gevent_patches() -> Iterator[None]:
     buffers.install()
     epoll.install()
     selectors.install()
+    resolver.install()
     early_imports.mend()
     thread_ids.install()
 
