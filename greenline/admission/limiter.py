@@ -1,5 +1,6 @@
 """
-Admit as many requests as the limit allows, and queue the others in the order of arrival.
+Admit as many requests as the limit allows, and queue the others in the order of arrival, except
+that small pages may overtake long ones (:mod:`~greenline.admission.queue`).
 
 :mod:`~greenline.admission.adaptive` finds the limit and :mod:`~greenline.admission.overload` the
 length of the queue. Requests that wait for their turn to compute (:mod:`~greenline.hub.turns`) are
@@ -125,7 +126,7 @@ class ConcurrencyLimiter:
 
     def acquire(
         self, environ: dict[str, Any], sock: socket.socket, queued: QueuedRequest | None = None,
-        in_turn: Callable[[Callable[[], object]], object] | None = None,
+        in_turn: Callable[[Callable[[], object]], object] | None = None, is_long: bool = False,
     ) -> float | None:  # fmt: skip
         """
         Admit a request, at once or after a wait in the queue.
@@ -138,6 +139,7 @@ class ConcurrencyLimiter:
             calling greenlet waits.
         :param in_turn: calls a function when it is the request's turn to compute. Default None: it
             takes no turn.
+        :param is_long: whether its page is known to compute for long, bool. Default False.
         :returns: the time of the admission, for :meth:`release`; None: the request is exempt.
         :raises Overloaded: the queue is full, or the request has waited too long.
         :raises RequestTimeout: the request has waited until its deadline.
@@ -150,7 +152,7 @@ class ConcurrencyLimiter:
             if in_turn is None and self._in_progress < self._limit.value:
                 self._in_progress += 1
                 return monotonic()
-            queued = self._wait(environ, sock, in_turn)
+            queued = self._wait(environ, sock, in_turn, is_long)
         environ[WAITS_FOR] = None
         admitted = monotonic()
         environ.setdefault(SPENT, {})["queued"] = admitted - queued.came_s
@@ -164,7 +166,7 @@ class ConcurrencyLimiter:
 
     def enqueue(
         self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object],
-        takes_turn: bool = False,
+        takes_turn: bool = False, is_long: bool = False,
     ) -> QueuedRequest | None:  # fmt: skip
         """
         Queue a request without a greenlet that waits; call it in the hub, while there is no room.
@@ -176,6 +178,7 @@ class ConcurrencyLimiter:
         :param resume: is called in the hub when the wait has ended; it then calls :meth:`acquire`
             with the result of this call.
         :param takes_turn: whether it waits for its turn to compute, bool. Default False.
+        :param is_long: whether its page is known to compute for long, bool. Default False.
         :returns: None, with nothing done, if :meth:`acquire` has to be called at once: the request
             is exempt, or the queue is full.
         """
@@ -183,7 +186,7 @@ class ConcurrencyLimiter:
             return None
         self._note_arrival()
         run_callback = gevent.get_hub().loop.run_callback
-        return self._enqueue(environ, sock, partial(run_callback, resume), takes_turn)
+        return self._enqueue(environ, sock, partial(run_callback, resume), takes_turn, is_long)
 
     def admit(self, queued: QueuedRequest) -> bool:
         """
@@ -256,20 +259,20 @@ class ConcurrencyLimiter:
 
     def _enqueue(
         self, environ: dict[str, Any], sock: socket.socket, resume: Callable[[], object],
-        takes_turn: bool,
+        takes_turn: bool, is_long: bool,
     ) -> QueuedRequest:  # fmt: skip
         if self._timer is None:
             self._start_observing()
         environ[WAITS_FOR] = "turn"
         came_s = monotonic()
         until_s = came_s + min(self._max_wait_s, self._timeout_s)
-        queued = QueuedRequest(sock, came_s, until_s, resume, takes_turn)
+        queued = QueuedRequest(sock, came_s, until_s, resume, takes_turn, is_long)
         self._queue.append(queued)
         return queued
 
     def _wait(
         self, environ: dict[str, Any], sock: socket.socket,
-        in_turn: Callable[[Callable[[], object]], object] | None,
+        in_turn: Callable[[Callable[[], object]], object] | None, is_long: bool,
     ) -> QueuedRequest:  # fmt: skip
         """Queue the request of this greenlet; return when its wait has ended."""
         if self._is_full():
@@ -277,7 +280,8 @@ class ConcurrencyLimiter:
             is_full = len(self._queue) >= self._max_waiting
             raise Overloaded(reason=QUEUE_FULL if is_full else OVERLOAD)
         waiter: Waiter[None] = Waiter()
-        queued = self._enqueue(environ, sock, partial(wake, waiter), in_turn is not None)
+        takes_turn = in_turn is not None
+        queued = self._enqueue(environ, sock, partial(wake, waiter), takes_turn, is_long)
         if in_turn is not None:
             in_turn(lambda: self.admit(queued) and queued.resume())
         try:
@@ -288,13 +292,12 @@ class ConcurrencyLimiter:
         return queued
 
     def _admit(self) -> None:
-        """Admit the requests that waited longest, except those of disconnected clients."""
+        """Admit requests in the order of the queue, except those of disconnected clients."""
         self._refuse_disconnected()
         while self._queue.for_place and self._in_progress < self._limit.value:
-            queued = self._queue.oldest_for_place()
-            self._queue.remove(queued)
+            queued = self._queue.take_for_place()
             self._in_progress += 1
-            # Counted here and not by the request: a new one cannot overtake it.
+            # Counted here and not by the request: a new one cannot take its place.
             queued.is_admitted = True
             queued.resume()
 

@@ -1,4 +1,11 @@
-"""Keep the requests that wait to be admitted, in the order of their arrival."""
+"""
+Keep the requests that wait to be admitted, in the order of their arrival.
+
+A small page may overtake long ones, once before each of them. A worker with 16 threads shares its
+processor among 16 requests. Where fewer are in progress, because they keep the processor busy as
+well, a small page would wait in the queue for the ends of long ones that threads would start at
+once.
+"""
 
 import socket
 from collections import deque
@@ -22,19 +29,23 @@ class QueuedRequest:
     :param until_s: when it has waited too long, in monotonic seconds.
     :param resume: is called when the wait has ended.
     :param takes_turn: whether it waits for its turn to compute, bool, otherwise for a place.
+    :param is_long: whether its page is known to compute for long, bool. Default False.
     """
 
-    __slots__ = ("came_s", "error", "is_admitted", "resume", "sock", "takes_turn", "until_s")
+    __slots__ = (
+        "came_s", "error", "is_admitted", "is_long", "resume", "sock", "takes_turn", "until_s",
+    )  # fmt: skip
 
     def __init__(
         self, sock: socket.socket, came_s: float, until_s: float, resume: Callable[[], object],
-        takes_turn: bool,
+        takes_turn: bool, is_long: bool = False,
     ) -> None:  # fmt: skip
         self.sock = sock
         self.came_s = came_s
         self.until_s = until_s
         self.resume = resume
         self.takes_turn = takes_turn
+        self.is_long = is_long
         self.is_admitted = False
         self.error: BaseException | None = None
 
@@ -51,6 +62,8 @@ class Queue:
     def __init__(self) -> None:
         self._requests: deque[QueuedRequest] = deque()
         self.for_place = 0  # how many of them wait for a place, and not for their turn
+        self._small = 0  # how many of all are of pages that are not known to be long
+        self._has_overtaken = False  # the last one that got a place was not the oldest
         self._next_check_s = 0.0  # the time of the next look for disconnected clients
 
     def __len__(self) -> int:
@@ -60,11 +73,13 @@ class Queue:
         """Add a request that has come now."""
         self._requests.append(queued)
         self.for_place += not queued.takes_turn
+        self._small += not queued.is_long
 
     def remove(self, queued: QueuedRequest) -> None:
         """Remove a request; ValueError: it is not in the queue."""
         self._requests.remove(queued)
         self.for_place -= not queued.takes_turn
+        self._small -= not queued.is_long
 
     def end_turn(self, queued: QueuedRequest) -> None:
         """Let a request whose turn has come wait for a place."""
@@ -78,6 +93,17 @@ class Queue:
     def oldest_for_place(self) -> QueuedRequest:
         """Return the request that has waited longest of those that wait for a place."""
         return next(each for each in self._requests if not each.takes_turn)
+
+    def take_for_place(self) -> QueuedRequest:
+        """Remove and return the next one to get a place of those that wait for one."""
+        taken = self.oldest_for_place()
+        overtakes = taken.is_long and bool(self._small) and not self._has_overtaken
+        if overtakes:
+            small = (each for each in self._requests if not (each.takes_turn or each.is_long))
+            taken = next(small, taken)
+        self._has_overtaken = overtakes
+        self.remove(taken)
+        return taken
 
     def take_late(self, now: float) -> QueuedRequest | None:
         """
@@ -100,6 +126,7 @@ class Queue:
         if taken:
             self._requests = deque(each for each in self._requests if each.sock not in gone)
             self.for_place = sum(not each.takes_turn for each in self._requests)
+            self._small = sum(not each.is_long for each in self._requests)
         ended_s = monotonic()
         self._next_check_s = ended_s + max(CHECK_S, CHECK_PAUSE * (ended_s - begun_s))
         return taken

@@ -291,7 +291,10 @@ class ClientConnection:
         takes_turn = bool(turns.pages) and turns.must_wait(request)
         # No switch between has_room() and acquire() in the handler: it is admitted at once.
         if takes_turn or not limiter.has_room():
-            queued = limiter.enqueue(request.environ, self.sock, self._start_queued, takes_turn)
+            is_long = takes_turn or turns.known_s(request) > 0
+            queued = limiter.enqueue(
+                request.environ, self.sock, self._start_queued, takes_turn, is_long
+            )
             if queued is None:
                 return False
         request.body = BytesIO(data[request.head_bytes : end])

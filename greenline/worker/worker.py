@@ -479,7 +479,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 if queued is not None:
                     connection.queued = None
                 in_turn = None if in_handler else self._in_turn(request)
-                admitted = self._limiter.acquire(environ, connection.sock, queued, in_turn)
+                is_long = not in_handler and self._handlers.turns.known_s(request) > 0
+                admitted = self._limiter.acquire(environ, connection.sock, queued, in_turn, is_long)
             except Overloaded as error:
                 self._counters.count(("refused", error.reason))
                 if connection.withholds_body():
@@ -556,7 +557,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     ) -> None:
         try:
             admitted = self._limiter.acquire(
-                environ, environ["gunicorn.socket"], in_turn=self._in_turn(request)
+                environ,
+                environ["gunicorn.socket"],
+                in_turn=self._in_turn(request),
+                is_long=self._handlers.turns.known_s(request) > 0,
             )
         except Overloaded as error:
             self._counters.count(("refused", error.reason))

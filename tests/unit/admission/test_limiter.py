@@ -4,6 +4,7 @@ import gc
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from weakref import ref
 
@@ -372,6 +373,43 @@ def test_one_whose_turn_has_come_waits_for_a_place_before_later_ones(
     assert not limiter.admit(first)
     limiter.release(limiter.acquire(BOOKS.copy(), clients[1].sock, first))
     wait_until(lambda: len(resumed) == 2, "the other one")
+
+
+def test_a_small_page_overtakes_long_ones_once_before_each(clients: list[Client]) -> None:
+    """Sixteen threads would start it at once; the long ones are not kept waiting by many."""
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=4, max_wait_s=LONG_S)
+    admitted: list[str] = []
+    requests = {}
+    (place,) = busy(limiter, clients[0])
+    names = ("long", "longer", "small", "smaller")
+    for name, client in zip(names, clients[1:], strict=True):
+        requests[name] = limiter.enqueue(
+            BOOKS.copy(), client.sock, partial(admitted.append, name), is_long="long" in name
+        )
+    for name in ("small", "long", "smaller", "longer"):
+        limiter.release(place)
+        wait_until(lambda: admitted, "the next one")
+        assert admitted == [name]
+        place = limiter.acquire(BOOKS.copy(), clients[0].sock, requests[admitted.pop()])
+    limiter.release(place)
+
+
+def test_long_ones_alone_are_admitted_in_order(clients: list[Client]) -> None:
+    """A small one that waits for its turn to compute is none that waits for a place."""
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=3, max_wait_s=LONG_S)
+    resumed: list[Client] = []
+    (place,) = busy(limiter, clients[0])
+    found = [
+        limiter.enqueue(
+            BOOKS.copy(), client.sock, partial(resumed.append, client), takes_turn, not takes_turn
+        )
+        for client, takes_turn in zip(clients[1:4], (False, True, False), strict=True)
+    ]
+    limiter.release(place)
+    wait_until(lambda: resumed, "the first one")
+    limiter.release(limiter.acquire(BOOKS.copy(), clients[1].sock, found[0]))
+    wait_until(lambda: len(resumed) == 2, "the other one")
+    assert resumed == [clients[1], clients[3]]
 
 
 def test_a_greenlet_may_wait_for_its_turn(clients: list[Client]) -> None:
