@@ -79,6 +79,28 @@ def test_little_data_is_not(module: Any, threads: list[str]) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
+def test_a_small_part_costs_one_call(module: Any) -> None:
+    """A response of JSON may have 24,000 of them: six calls for each took as long as the JSON."""
+    calls: list[str] = []
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    packing, packed = compressor(module), module.compress(LITTLE)
+    unpacking = decompressor(module)
+    sys.setprofile(note)
+    try:
+        packing.compress(LITTLE)
+        unpacking.decompress(packed)
+    finally:
+        sys.setprofile(None)
+    assert calls == ["compress", "decompress"]
+    # Python looks each attribute of an object up in a slower way where its class has this.
+    assert not hasattr(type(packing), "__getattr__")
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_objects_leave_it_to_a_thread_as_well(module: Any, threads: list[str]) -> None:
     """The rest too: it may be most of the work."""
     packing, unpacking = compressor(module), decompressor(module)
