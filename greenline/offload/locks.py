@@ -116,7 +116,8 @@ def fcntl_(fd: Any, cmd: int, arg: Any = 0, /) -> Any:
     """Act as :func:`fcntl.fcntl`, with the same parameters; wait for a lock in the hub."""
     if cmd not in WAITING_COMMANDS or not can_wait():
         return _fcntl(fd, cmd, arg)
-    return _until_free(lambda: _fcntl(fd, WAITING_COMMANDS[cmd], arg), fd, (cmd, bytes(arg)))
+    part = arg if isinstance(arg, int) else bytes(arg)
+    return _until_free(lambda: _fcntl(fd, WAITING_COMMANDS[cmd], arg), fd, (cmd, part))
 
 
 def os_lockf(fd: int, command: int, length: int, /) -> None:
