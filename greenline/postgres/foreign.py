@@ -4,7 +4,8 @@ Connect an application that calls ``psycopg2.connect`` itself, and behave as und
 In green mode libpq ignores ``connect_timeout`` and looks names up by itself, which blocks the hub;
 both are done here. Greenlets may need more connections than the server has, where threads need one
 each: a connect that is refused for lack of a connection slot waits until a worker of the host
-closes a connection. Greenlets share a connection as threads do:
+closes a connection. Where all that have one wait for another one, none will, and the connect fails
+as it does under threads. Greenlets share a connection as threads do:
 :mod:`greenline.postgres.serialize`.
 """
 
@@ -61,8 +62,10 @@ UNTOUCHED = (LogicalReplicationConnection, PhysicalReplicationConnection, Pooled
 # one; and the number of its greenlets that wait for a slot.
 HOLDING, WAITING = ("psycopg2", "holding"), ("psycopg2", "waiting")
 
-# The number of greenlets of this process that wait for a connection slot of a server.
+# The number of greenlets of this process that wait for a connection slot of a server, and their
+# id()s.
 waiting = 0
+_waiting_ones: set[int] = set()
 # How many connects no pool could take, where connects are checkouts.
 unpooled = 0
 
@@ -331,6 +334,7 @@ def _note_open(conn: PsycopgConnection) -> None:
     counters.set_value(HOLDING, 1)  # at once: another worker may be refused before the next look
     if isinstance(conn, ForeignConnection):
         conn._reference = reference
+        conn._user = id(gevent.getcurrent())
         conn.settled = True
 
 
@@ -348,14 +352,21 @@ def _may_get_a_slot() -> bool:
     """Return whether a worker of the host may close a connection, or has just closed one."""
     # Else other clients hold all the slots, and the error is the application's, as under threads.
     # A connect that is under way may have got the last slot.
-    return _connecting > 0 or _holds_a_slot() or counters.value(HOLDING) > 0
+    if _connecting > 0 or _holds_a_slot():
+        return True
+    counters.set_value(HOLDING, 0)
+    return counters.value(HOLDING) > 0
 
 
 def _holds_a_slot() -> bool:
     """Return whether this process has connections that it may close, or has just closed one."""
     if monotonic() - _closed_s < SLOT_LINGER_S:
         return True
-    return any(conn is not None and not conn.closed for conn in (each() for each in list(_open)))
+    # The one that used it last may close it, unless it waits for a slot itself.
+    return any(
+        conn is not None and not conn.closed and getattr(conn, "_user", 0) not in _waiting_ones
+        for conn in (each() for each in list(_open))
+    )
 
 
 def has_no_slot(error: psycopg2.OperationalError) -> bool:
@@ -397,6 +408,7 @@ def _under_way(attempt: Callable[[], Any]) -> Any:
 def _forget() -> None:
     global _connecting
     _connecting = 0
+    _waiting_ones.clear()
 
 
 # In a child the greenlets that connect are gone.
@@ -433,7 +445,8 @@ class _SlotQueue:
         :raises psycopg2.OperationalError: *attempt* failed, the last time by *until_s*.
         :raises DeadlineExceeded: the request's deadline has passed.
         """
-        waiter = _QueuedConnect()
+        waiter, me = _QueuedConnect(), id(gevent.getcurrent())
+        _waiting_ones.add(me)
         self._line.append(waiter)
         self._give()
         _count(1)
@@ -444,6 +457,7 @@ class _SlotQueue:
                 return conn
         finally:
             self._line.remove(waiter)
+            _waiting_ones.discard(me)
             _count(-1)
             # A slot that this waiter did not use is the next one's.
             self._free += waiter.may_try

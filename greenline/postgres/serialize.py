@@ -83,6 +83,7 @@ class InTurn:
 
     # Class attributes, so that a connection used by one greenlet needs no deque.
     _owner: Any = None
+    _user = 0  # the id() of the last owner: a reference would keep what code keeps per thread
     _waiters: Any = ()
     _mark = 0  # the number of transactions that were ended: a large object is of one
 
@@ -143,6 +144,7 @@ class InTurn:
         # No call between the test and the store: native threads switch at calls only.
         if owner is None:
             self._owner = me
+            self._user = id(me)
             return True
         if owner is me:  # an adapter that queries the database itself
             return False
@@ -163,6 +165,7 @@ class InTurn:
         try:
             if self._owner is None:  # a native thread has released it meanwhile
                 self._owner = me  # first: another thread may run in the call below
+                self._user = id(me)
                 self._waiters.remove(entry)
                 return
             with deadline.spending("pool"), LockWait():
@@ -185,6 +188,7 @@ class InTurn:
         # The owner is set here and not by the woken greenlet: the current one may continue with its
         # next statement at once, and must then wait behind it.
         self._owner, waiter, alarm = self._waiters.popleft()
+        self._user = id(self._owner)
         if alarm is None:
             wake(waiter)
         else:
@@ -310,6 +314,7 @@ class SerializedCursor(CopyCursor):
         owner = conn._owner
         if owner is None:
             conn._owner = me
+            conn._user = id(me)
         elif owner is me:
             return _execute(self, query, vars)
         else:

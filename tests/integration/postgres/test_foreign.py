@@ -15,6 +15,7 @@ import gevent
 import gevent.socket
 import psycopg2
 import pytest
+from gevent.event import Event
 from gevent.server import StreamServer
 from psycopg2.extensions import connection
 
@@ -293,7 +294,7 @@ def test_a_connection_that_is_dropped_frees_its_slot(watch: Watch) -> None:
 def test_connect_timeout_ends_the_wait_for_a_slot(watch: Watch) -> None:
     """The error is the server's."""
     url = limited(watch, 1)
-    with closing(psycopg2.connect(url)):
+    with closing(gevent.spawn(psycopg2.connect, url).get()):
         started = monotonic()
         with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
             psycopg2.connect(url, connect_timeout=1)
@@ -311,6 +312,61 @@ def test_without_connections_of_its_own_a_worker_does_not_wait(
     with closing(backlog.psycopg2_connect(url)):
         with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
             psycopg2.connect(url)
+
+
+def test_those_that_have_one_and_wait_for_another_one_do_not_wait_for_each_other(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under threads they fail at once, and those that are left get their slots."""
+    monkeypatch.setattr(foreign, "_open", set())
+    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+    url = limited(watch, 3)
+    ended: list[bool] = []
+
+    def hold_and_connect() -> None:
+        with closing(psycopg2.connect(url)) as conn, conn.cursor() as cursor:
+            cursor.execute("select 1")
+            wait_until(lambda: foreign.waiting > 1, "the others to wait for their first one")
+            with closing(psycopg2.connect(url)):
+                ended.append(True)
+
+    running = [gevent.spawn(hold_and_connect) for _ in range(5)]
+    with gevent.Timeout(LIMIT_S):
+        gevent.joinall(running)
+    failed = [job.exception for job in running if job.exception is not None]
+    assert ended
+    assert failed
+    assert all(foreign.has_no_slot(error) for error in failed)
+    assert foreign.waiting == 0
+
+
+def test_who_got_a_connection_of_a_pool_may_close_it(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one that made it, which waits."""
+    monkeypatch.setattr(foreign, "_open", set())
+    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+    url = limited(watch, 1)
+    made, asked = Event(), Event()
+    conns: list[connection] = []
+
+    def make() -> None:
+        conns.append(psycopg2.connect(url))
+        made.set()
+        asked.wait()
+        ask(url)
+
+    def use() -> None:
+        made.wait()
+        with conns[0].cursor() as cursor:
+            cursor.execute("select 1")
+        asked.set()
+        wait_until(lambda: foreign.waiting == 1, "the other one to wait")
+        gevent.sleep(foreign.SLOT_PAUSE_S * 20)  # it has tried again
+        conns[0].close()
+
+    with gevent.Timeout(LIMIT_S):
+        gevent.joinall([gevent.spawn(make), gevent.spawn(use)], raise_error=True)
 
 
 def test_a_connect_that_is_under_way_is_waited_for(
