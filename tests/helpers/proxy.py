@@ -9,6 +9,7 @@ Stand between the service and a server, and misbehave on request.
 """
 
 import hashlib
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from contextlib import closing, suppress
 
 import gevent
 from gevent.event import Event
+
+from greenline.hub import poll
 
 # Neither Postgres, nor MongoDB, nor HTTP says such a thing. The same bytes in every run.
 GARBAGE = hashlib.shake_256(b"garbage").digest(200)
@@ -138,7 +141,9 @@ class Proxy:
             client, _ = listener.accept()
             self.accepted += 1
             self._open.add(client)
-            self.most = max(self.most, len(self._open))
+            # Without those whose client has closed: it was so before this one connected.
+            is_open = [not poll.has(each, select.POLLRDHUP) for each in self._open]
+            self.most = max(self.most, sum(is_open))
             gevent.spawn(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
