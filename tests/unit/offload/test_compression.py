@@ -217,6 +217,8 @@ def test_brotli_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "decompress = compress\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "brotli", None)  # which takes it out after the test
+    del sys.modules["brotli"]
     brotli = importlib.import_module("brotli")
     for function in (brotli.compress, brotli.decompress):
         ident, quality = function(MUCH, quality=4)
