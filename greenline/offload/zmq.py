@@ -23,7 +23,7 @@ from greenline.offload import threads
 # At the latest a socket is asked again: another greenlet may have closed it, or may have read from
 # its descriptor that there is something new.
 MAX_WAIT_S = 1.0
-RELAYS = "monitored_queue", "proxy", "proxy_steerable"
+RELAYS = "device", "monitored_queue", "proxy", "proxy_steerable"
 
 _poll_now = backend.zmq_poll
 
@@ -110,7 +110,8 @@ def _wait(sockets: Any, left_s: float) -> None:
 def patch(module: ModuleType) -> None:
     """Replace what blocks in the module ``zmq.backend``, before the rest of pyzmq imports it."""
     vars(module).update(Socket=_Socket, Context=_Context, zmq_poll=wraps(_poll_now)(_poll))
-    for name in RELAYS:
+    # Before version 26 it has "device", and since then "monitored_queue".
+    for name in filter(partial(hasattr, module), RELAYS):
         # To the end: nothing else may use its sockets meanwhile.
         relay = getattr(module, name)
         setattr(module, name, wraps(relay)(partial(threads.run_to_the_end, relay)))

@@ -269,3 +269,20 @@ with zmq.Context() as context:
 def test_the_green_sockets_of_pyzmq_stay_as_they_are() -> None:
     """They wait by themselves."""
     assert run(["python", "-c", GREEN], {}).stdout == "b'x'\n"
+
+
+OLD = """
+from greenline.patch import patch_all; patch_all()
+import zmq.backend
+from greenline.offload import zmq as ours
+
+del zmq.backend.monitored_queue
+zmq.backend.device = device = lambda *args: args
+ours.patch(zmq.backend)
+print(zmq.backend.device is device, zmq.backend.device(1, 2))
+"""
+
+
+def test_an_older_version_has_other_relays() -> None:
+    """Version 25 has ``device`` and no ``monitored_queue``."""
+    assert run(["python", "-c", OLD], {}).stdout == "False (1, 2)\n"
