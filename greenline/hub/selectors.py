@@ -5,7 +5,8 @@ Let gevent's selectors leave the hub alone between two looks.
    wait for its turn, the hub heard of the event in each round, with the highest priority: it was
    never idle, and called no idle watcher, by which turns end.
 2. libev begins to watch a file in the hub's next round, and ends the process where the file was
-   closed before. A select() for zero seconds can return before that round.
+   closed before. A select() for zero seconds, or of a greenlet that is killed, can end before that
+   round.
 """
 
 from functools import wraps
@@ -29,13 +30,14 @@ def install() -> None:
             return select(self, timeout)
         started, loop = dict(self._inactive_watchers), self.hub.loop
         iteration = loop.iteration
-        found = select(self, timeout)
-        if loop.iteration == iteration:
-            for fd, watcher in started.items():
-                if self._active_watchers.get(fd) is watcher:
-                    watcher.stop()  # select() starts it again
-                    self._inactive_watchers[fd] = self._active_watchers.pop(fd)
-        return found
+        try:
+            return select(self, timeout)
+        finally:  # its greenlet may have been killed
+            if loop.iteration == iteration and self._active_watchers:  # None: it is closed
+                for fd, watcher in started.items():
+                    if self._active_watchers.get(fd) is watcher:
+                        watcher.stop()  # select() starts it again
+                        self._inactive_watchers[fd] = self._active_watchers.pop(fd)
 
     selector._GeventSelector__callback = note_and_stop
     selector.select = select_and_stop

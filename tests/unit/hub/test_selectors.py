@@ -50,6 +50,36 @@ def test_a_file_that_a_library_closes_does_not_end_the_process() -> None:
     assert done.stdout.splitlines() == ["[]", "it goes on"]
 
 
+KILLED = """
+from greenline.patch import patch_all; patch_all()
+import asyncio, ctypes, selectors, socket
+import gevent
+
+ours, other = socket.socketpair()
+fd = ours.detach()
+selector = asyncio.new_event_loop()._selector
+selector.register(fd, selectors.EVENT_READ)
+
+def look():
+    try:
+        selector.select()
+    finally:
+        ctypes.CDLL(None).close(fd)  # by another way than Python's
+        gevent.sleep(0.01)
+        selector.unregister(fd)
+        print("it goes on")
+
+looking = gevent.spawn(look)
+gevent.spawn(looking.kill, block=False)
+looking.join()
+"""
+
+
+def test_a_file_that_is_closed_as_its_greenlet_is_killed_does_not_end_the_process() -> None:
+    """In the round of the hub in which its wait has begun."""
+    assert run(["python", "-c", KILLED], {}).stdout == "it goes on\n"
+
+
 SEEN_LATER = """
 from greenline.patch import patch_all; patch_all()
 import asyncio, selectors, socket
