@@ -13,6 +13,7 @@ import fcntl
 import os
 from collections import deque
 from collections.abc import Callable, Hashable
+from time import monotonic
 from typing import Any, TypeVar
 
 from greenline.hub.backoff import Backoff
@@ -27,6 +28,9 @@ if hasattr(fcntl, "F_OFD_SETLKW"):
     WAITING_COMMANDS[fcntl.F_OFD_SETLKW] = fcntl.F_OFD_SETLK
 
 MIN_PAUSE_S, MAX_PAUSE_S = 0.001, 0.005  # between two attempts of the first that waits
+# It tries less often the longer it is the first: a lock that is held for hours, such as that of the
+# one process that does something for all, costs its waiters little.
+PAUSE_SHARE, MAX_LONG_PAUSE_S = 0.03, 0.05
 # Of the others, which try as well: one that changes its shared lock into an exclusive one may get
 # it while the first, which waits for that shared lock, cannot.
 MIN_LATER_PAUSE_S, MAX_LATER_PAUSE_S = 0.1, 0.2
@@ -79,9 +83,16 @@ def _wait(attempt: Callable[[], T], key: Hashable) -> T:
     queue.append(mine)
     first = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
     later = Backoff(MIN_LATER_PAUSE_S, MAX_LATER_PAUSE_S)
+    first_s = None
     try:
         while True:
-            wait_in(mine.wait, (first if queue[0] is mine else later).next_s())
+            if queue[0] is mine:
+                now = monotonic()
+                first_s = first_s or now
+                pause_s = max(first.next_s(), min(PAUSE_SHARE * (now - first_s), MAX_LONG_PAUSE_S))
+            else:
+                pause_s = later.next_s()
+            wait_in(mine.wait, pause_s)
             mine.clear()
             if found := _try(attempt):
                 return found[0]

@@ -1,5 +1,6 @@
 """Locks of files are waited for in the hub, and in order."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -99,6 +100,23 @@ def test_a_shared_lock_becomes_exclusive_while_another_waits_for_it(tmp_path: Pa
         order.append("upgraded")
     writer.get(timeout=20)
     assert order == ["upgraded", "writer"]
+
+
+def test_a_lock_that_is_held_for_long_is_tried_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that waits for it all day must not keep the processor busy."""
+    attempts = 0
+
+    def is_held(*_: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise BlockingIOError(errno.EAGAIN, "held")
+
+    monkeypatch.setattr(locks, "_flock", is_held)
+    with open(tmp_path / "locked", "w") as file, gevent.Timeout(1.5, False):
+        locks.flock(file, fcntl.LOCK_EX)
+    assert 30 < attempts < 200
 
 
 def test_an_error_of_the_system_is_raised(tmp_path: Path) -> None:
