@@ -136,7 +136,16 @@ def os_lockf(fd: int, command: int, length: int, /) -> None:
     if command != os.F_LOCK or not can_wait():
         _os_lockf(fd, command, length)
     else:
-        _until_free(lambda: _os_lockf(fd, os.F_TLOCK, length), fd, length)
+        part = (_position(fd), length)
+        _until_free(lambda: _os_lockf(fd, os.F_TLOCK, length), fd, part)
+
+
+def _position(fd: int) -> int:
+    """Return where the range of :func:`os.lockf` begins."""
+    try:
+        return os.lseek(fd, 0, os.SEEK_CUR)
+    except OSError:  # a pipe, or what the lock fails of as well
+        return 0
 
 
 os.register_at_fork(after_in_child=_waiting.clear)

@@ -3,6 +3,8 @@
 import errno
 import fcntl
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,39 @@ def test_a_lock_that_is_held_for_long_is_tried_seldom(
     with open(tmp_path / "locked", "w") as file, gevent.Timeout(1.5, False):
         locks.flock(file, fcntl.LOCK_EX)
     assert 30 < attempts < 200
+
+
+def test_another_range_is_locked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that begins at another position of the file, for which nothing waits."""
+    monkeypatch.setattr(locks, "MIN_LATER_PAUSE_S", 60.0)
+    monkeypatch.setattr(locks, "MAX_LATER_PAUSE_S", 60.0)
+    path = tmp_path / "locked"
+    path.write_bytes(bytes(20))
+    held = "import os, sys; fd = os.open(sys.argv[1], os.O_RDWR); os.lockf(fd, os.F_LOCK, 1)"
+    command = [sys.executable, "-c", f"{held}; print(flush=True); sys.stdin.read()", str(path)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder,
+        open(path, "r+b") as first,
+        open(path, "r+b") as second,
+    ):
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        waiting = gevent.spawn(locks.os_lockf, first.fileno(), os.F_LOCK, 1)
+        gevent.sleep(0.01)
+        second.seek(10)
+        with gevent.Timeout(20):
+            locks.os_lockf(second.fileno(), os.F_LOCK, 1)
+        assert not waiting.dead
+        holder.communicate()
+        waiting.get(timeout=20)
+
+
+def test_a_pipe_is_locked() -> None:
+    """It has no position."""
+    read_end, write_end = os.pipe()
+    locks.os_lockf(write_end, os.F_LOCK, 0)
+    os.close(read_end)
+    os.close(write_end)
 
 
 def test_an_error_of_the_system_is_raised(tmp_path: Path) -> None:
