@@ -141,9 +141,7 @@ class Proxy:
             client, _ = listener.accept()
             self.accepted += 1
             self._open.add(client)
-            # Without those whose client has closed: it was so before this one connected.
-            is_open = [not poll.has(each, select.POLLRDHUP) for each in self._open]
-            self.most = max(self.most, sum(is_open))
+            self.most = max(self.most, sum(map(_is_open, self._open)))
             gevent.spawn(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
@@ -188,6 +186,12 @@ class Proxy:
                     client.sendall(data)
             self._ending.wait()
             client.shutdown(socket.SHUT_RDWR)
+
+
+def _is_open(client: socket.socket) -> bool:
+    # A client that has closed one did so before the next one connected. One that is reset is
+    # forgotten a moment later.
+    return client.fileno() >= 0 and not poll.has(client, select.POLLRDHUP)
 
 
 def _reset(client: socket.socket) -> None:
