@@ -459,6 +459,8 @@ class _SlotQueue:
             self._line.remove(waiter)
             _waiting_ones.discard(me)
             _count(-1)
+            if _holds_a_slot():  # it may close one again, which another worker may be waiting for
+                counters.set_value(HOLDING, 1)
             # A slot that this waiter did not use is the next one's.
             self._free += waiter.may_try
             self._give()

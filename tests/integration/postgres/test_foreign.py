@@ -428,6 +428,23 @@ def test_a_worker_waits_for_what_another_one_holds(
     os.close(fd)
 
 
+def test_a_worker_whose_greenlet_waits_no_more_is_seen_to_hold_one(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: another worker may be refused before the next look."""
+    fd = shared_memory.share()
+    monkeypatch.setattr(counters, "_own", None)
+    monkeypatch.setattr(foreign, "_open", set())
+    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+    counters.join(fd)
+    url = limited(watch, 1)
+    with closing(psycopg2.connect(url)):
+        with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
+            psycopg2.connect(url)
+        assert counters.value(foreign.HOLDING) == 1
+    os.close(fd)
+
+
 def test_a_greenlet_that_is_killed_leaves_the_queue(watch: Watch) -> None:
     """The first as well as one that stands behind it."""
     url = limited(watch, 1)
