@@ -23,6 +23,7 @@ from greenline.offload import threads
 # At the latest a socket is asked again: another greenlet may have closed it, or may have read from
 # its descriptor that there is something new.
 MAX_WAIT_S = 1.0
+NOW = int(DONTWAIT)  # as a flag of an enumeration it doubles the cost of a message
 RELAYS = "device", "monitored_queue", "proxy", "proxy_steerable"
 
 _poll_now = backend.zmq_poll
@@ -64,9 +65,9 @@ def _try(socket: Any, timeout: int, flags: int, attempt: Callable[..., Any]) -> 
     :param flags: those of the call.
     :param attempt: sends or receives with the ``flags``.
     """
-    if flags & DONTWAIT or not threads.can_wait():
+    if flags & NOW or not threads.can_wait():
         return attempt(flags=flags)
-    flags |= DONTWAIT
+    flags |= NOW
     until_s = None
     while True:
         try:
