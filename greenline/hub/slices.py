@@ -210,7 +210,7 @@ class Slices:
         blocked_s = monotonic() - asked_s - (self._queued_s - before_s)
         computed_s = thread_time() - self._asked_computed_s
         if blocked_s >= MIN_CALL_S:  # else it was about to answer
-            # Of shorter calls one look has seen only one.
+            # Between two looks there may be several calls that are shorter.
             looks = max(LOOK_S / blocked_s, 1.0)
             self._note_blocked(me.request, looks * blocked_s, looks * computed_s)
 

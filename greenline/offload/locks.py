@@ -98,9 +98,9 @@ def _wait(attempt: Callable[[], T], key: Hashable) -> T:
                 return found[0]
     finally:
         queue.remove(mine)
-        if queue:
-            queue[0].set()  # it tries often from now on, and may share the lock
-        elif _waiting.get(key) is queue:  # not in a child that was forked meanwhile
+        for first_one in tuple(queue)[:1]:  # native threads may empty it meanwhile
+            first_one.set()  # it tries often from now on, and may share the lock
+        if not queue and _waiting.get(key) is queue:  # not in a child that was forked meanwhile
             del _waiting[key]
 
 
@@ -119,15 +119,16 @@ def lockf(fd: Any, cmd: int, len: int = 0, start: int = 0, whence: int = 0, /) -
         _lockf(fd, cmd, len, start, whence)
     else:
         place = (len, start, whence)
+        part = (*place, _position(fd) if whence == os.SEEK_CUR else 0)
         is_shared = bool(cmd & fcntl.LOCK_SH)
-        _until_free(lambda: _lockf(fd, cmd | fcntl.LOCK_NB, *place), fd, place, is_shared)
+        _until_free(lambda: _lockf(fd, cmd | fcntl.LOCK_NB, *place), fd, part, is_shared)
 
 
 def fcntl_(fd: Any, cmd: int, arg: Any = 0, /) -> Any:
     """Act as :func:`fcntl.fcntl`, with the same parameters; wait for a lock in the hub."""
     if cmd not in WAITING_COMMANDS or not can_wait():
         return _fcntl(fd, cmd, arg)
-    part = arg if isinstance(arg, int) else bytes(arg)
+    part = arg if isinstance(arg, int | str) else bytes(arg)
     return _until_free(lambda: _fcntl(fd, WAITING_COMMANDS[cmd], arg), fd, (cmd, part))
 
 
@@ -140,10 +141,10 @@ def os_lockf(fd: int, command: int, length: int, /) -> None:
         _until_free(lambda: _os_lockf(fd, os.F_TLOCK, length), fd, part)
 
 
-def _position(fd: int) -> int:
-    """Return where the range of :func:`os.lockf` begins."""
+def _position(fd: Any) -> int:
+    """Return where in the file the descriptor is, at which a range may begin."""
     try:
-        return os.lseek(fd, 0, os.SEEK_CUR)
+        return os.lseek(fd if isinstance(fd, int) else fd.fileno(), 0, os.SEEK_CUR)
     except OSError:  # a pipe, or what the lock fails of as well
         return 0
 

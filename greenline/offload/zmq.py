@@ -20,8 +20,8 @@ from zmq.error import Again
 from greenline.hub.deadline import wait_in
 from greenline.offload import threads
 
-# At the latest a socket is asked again: another greenlet may have closed it, or may have read from
-# its descriptor that there is something new.
+# A socket is asked again after so long at the latest: another greenlet may have closed it, or may
+# have taken the event from its descriptor.
 MAX_WAIT_S = 1.0
 NOW = int(DONTWAIT)  # as a flag of an enumeration it doubles the cost of a message
 RELAYS = "device", "monitored_queue", "proxy", "proxy_steerable"
@@ -50,7 +50,7 @@ class _Context(backend.Context):
     def term(self) -> None:
         # libev ends the process where the hub runs between the end of a socket of zmq.green and
         # that of its watcher.
-        if type(self).__module__.startswith("zmq.green"):
+        if any(each.__module__.startswith("zmq.green") for each in type(self).__mro__):
             super().term()
         else:
             threads.run_to_the_end(super().term)

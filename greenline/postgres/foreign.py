@@ -43,6 +43,8 @@ SLOT_TIMEOUT_S = 30.0
 SLOT_PAUSE_S, MAX_SLOT_PAUSE_S = 0.01, 0.2
 # Seconds for which the server may still count a backend after its client's close.
 SLOT_LINGER_S = 6.0
+# And for which those that hold all the others, and wait for another one, wait for that.
+STALL_S = 1.0
 # psycopg2 keeps no SQLSTATE of a failed connect, and the text is in the server's language. So the
 # SQLSTATE is searched for in the server's answer, if that is not encrypted.
 TOO_MANY_CONNECTIONS = "53300"
@@ -360,13 +362,13 @@ def _may_get_a_slot() -> bool:
 
 def _holds_a_slot() -> bool:
     """Return whether this process has connections that it may close, or has just closed one."""
-    if monotonic() - _closed_s < SLOT_LINGER_S:
-        return True
     # The one that used it last may close it, unless it waits for a slot itself.
-    return any(
-        conn is not None and not conn.closed and getattr(conn, "_user", 0) not in _waiting_ones
+    may_close = [
+        getattr(conn, "_user", 0) not in _waiting_ones
         for conn in (each() for each in list(_open))
-    )
+        if conn is not None and not conn.closed
+    ]
+    return any(may_close) or monotonic() - _closed_s < (STALL_S if may_close else SLOT_LINGER_S)
 
 
 def has_no_slot(error: psycopg2.OperationalError) -> bool:

@@ -319,8 +319,9 @@ def test_those_that_have_one_and_wait_for_another_one_do_not_wait_for_each_other
 ) -> None:
     """Under threads they fail at once, and those that are left get their slots."""
     monkeypatch.setattr(foreign, "_open", set())
-    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+    monkeypatch.setattr(foreign, "_closed_s", monotonic())
     url = limited(watch, 3)
+    begun_s = monotonic()
     ended: list[bool] = []
 
     def hold_and_connect() -> None:
@@ -334,6 +335,7 @@ def test_those_that_have_one_and_wait_for_another_one_do_not_wait_for_each_other
     with gevent.Timeout(LIMIT_S):
         gevent.joinall(running)
     failed = [job.exception for job in running if job.exception is not None]
+    assert monotonic() - begun_s < foreign.SLOT_LINGER_S - SLACK_S
     assert ended
     assert failed
     assert all(foreign.has_no_slot(error) for error in failed)
