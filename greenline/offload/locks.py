@@ -56,7 +56,7 @@ def _until_free(attempt: Callable[[], T], fd: Any, part: Hashable, is_shared: bo
     """
     key = None
     # Behind those that wait: a greenlet that takes it again at once would keep them out. A shared
-    # lock is tried at once, as the system lets it in beside others whoever waits.
+    # lock is tried at once: the system grants it beside others even while an exclusive one waits.
     may_try = is_shared or not _waiting or (key := _key(fd, part)) not in _waiting
     if may_try and (found := _try(attempt)):
         return found[0]

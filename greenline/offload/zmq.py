@@ -86,10 +86,9 @@ def _until_s(left_ms: float) -> float:
 
 
 def _poll(sockets: Any, timeout: Any = -1) -> Any:
-    found = _poll_now(sockets, 0 if threads.can_wait() else timeout)
-    if found or not sockets or not threads.can_wait():
-        return found
-    until_s = _until_s(timeout)
+    if not sockets or not threads.can_wait():
+        return _poll_now(sockets, timeout)
+    found, until_s = _poll_now(sockets, 0), _until_s(timeout)
     while not found and (left_s := until_s - monotonic()) > 0:
         _wait(sockets, left_s)
         found = _poll_now(sockets, 0)

@@ -64,10 +64,10 @@ UNTOUCHED = (LogicalReplicationConnection, PhysicalReplicationConnection, Pooled
 # one; and the number of its greenlets that wait for a slot.
 HOLDING, WAITING = ("psycopg2", "holding"), ("psycopg2", "waiting")
 
-# The number of greenlets of this process that wait for a connection slot of a server, and their
-# id()s.
-waiting = 0
+# The id()s of the greenlets of this process that wait for a connection slot of a server, and how
+# many these are.
 _waiting_ones: set[int] = set()
+waiting = 0
 # How many connects no pool could take, where connects are checkouts.
 unpooled = 0
 
@@ -448,10 +448,10 @@ class _SlotQueue:
         :raises DeadlineExceeded: the request's deadline has passed.
         """
         waiter, me = _QueuedConnect(), id(gevent.getcurrent())
-        _waiting_ones.add(me)
         self._line.append(waiter)
         self._give()
-        _count(1)
+        _waiting_ones.add(me)
+        _count()
         try:
             with deadline.spending("pool"), LockWait():
                 conn = self._connect(waiter, attempt, until_s, refused)
@@ -460,7 +460,7 @@ class _SlotQueue:
         finally:
             self._line.remove(waiter)
             _waiting_ones.discard(me)
-            _count(-1)
+            _count()
             if _holds_a_slot():  # it may close one again, which another worker may be waiting for
                 counters.set_value(HOLDING, 1)
             # A slot that this waiter did not use is the next one's.
@@ -523,7 +523,7 @@ class _QueuedConnect:
         self.wake_up = Event()
 
 
-def _count(by: int) -> None:
+def _count() -> None:
     global waiting
-    waiting += by
+    waiting = len(_waiting_ones)
     counters.set_value(WAITING, waiting)

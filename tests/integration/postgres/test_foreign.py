@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic
@@ -39,6 +40,24 @@ def deaf(proxy: Proxy) -> Proxy:
     """A server that accepts and says nothing."""
     proxy.deafen()
     return proxy
+
+
+@pytest.fixture
+def no_connections(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has none but that of *watch*, which does not count, and has closed none."""
+    del watch  # it connects before
+    monkeypatch.setattr(foreign, "_open", set())
+    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The descriptor of memory that workers share, which this process has joined."""
+    fd = shared_memory.share()
+    monkeypatch.setattr(counters, "_own", None)
+    counters.join(fd)
+    yield fd
+    os.close(fd)
 
 
 def ask(url: str, statement: str = "select 1", **more: Any) -> Any:
@@ -302,23 +321,20 @@ def test_connect_timeout_ends_the_wait_for_a_slot(watch: Watch) -> None:
     assert ask(url) == 1
 
 
-def test_without_connections_of_its_own_a_worker_does_not_wait(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_connections")
+def test_without_connections_of_its_own_a_worker_does_not_wait(watch: Watch) -> None:
     """Nothing that it does would free a slot."""
-    monkeypatch.setattr(foreign, "_open", set())
-    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
     url = limited(watch, 1)
     with closing(backlog.psycopg2_connect(url)):
         with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
             psycopg2.connect(url)
 
 
+@pytest.mark.usefixtures("no_connections")
 def test_those_that_have_one_and_wait_for_another_one_do_not_wait_for_each_other(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under threads they fail at once, and those that are left get their slots."""
-    monkeypatch.setattr(foreign, "_open", set())
     monkeypatch.setattr(foreign, "_closed_s", monotonic())
     url = limited(watch, 3)
     begun_s = monotonic()
@@ -342,12 +358,9 @@ def test_those_that_have_one_and_wait_for_another_one_do_not_wait_for_each_other
     assert foreign.waiting == 0
 
 
-def test_who_got_a_connection_of_a_pool_may_close_it(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_connections")
+def test_who_got_a_connection_of_a_pool_may_close_it(watch: Watch) -> None:
     """Not the one that made it, which waits."""
-    monkeypatch.setattr(foreign, "_open", set())
-    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
     url = limited(watch, 1)
     made, asked = Event(), Event()
     conns: list[connection] = []
@@ -371,12 +384,9 @@ def test_who_got_a_connection_of_a_pool_may_close_it(
         gevent.joinall([gevent.spawn(make), gevent.spawn(use)], raise_error=True)
 
 
-def test_a_connect_that_is_under_way_is_waited_for(
-    watch: Watch, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_connections")
+def test_a_connect_that_is_under_way_is_waited_for(watch: Watch, proxy: Proxy) -> None:
     """It has the slot already: the first requests of a new worker connect side by side."""
-    monkeypatch.setattr(foreign, "_open", set())
-    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
     url = limited(watch, 1)
     role = psycopg2.extensions.parse_dsn(url)["user"]
     proxy.mute()
@@ -407,44 +417,34 @@ conn.close()
 """
 
 
+@pytest.mark.usefixtures("no_connections")
 def test_a_worker_waits_for_what_another_one_holds(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one sees that it is waited for. When it is gone, there is nothing to wait for."""
-    fd = shared_memory.share()
-    monkeypatch.setattr(counters, "_own", None)
-    monkeypatch.setattr(foreign, "_open", set())
-    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
-    joined = counters.join(fd)
     url = limited(watch, 1)
-    command = [sys.executable, "-c", HOLD, str(fd), url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=(fd,), cwd=CHECKOUT) as other:
+    command = [sys.executable, "-c", HOLD, str(memory), url]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, pass_fds=(memory,), cwd=CHECKOUT
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"holds\n"
         assert ask(url) == 1
     monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
-    joined.read_gauges()  # as the worker does ten times a second
+    counters.join(memory).read_gauges()  # as the worker does ten times a second
     with closing(backlog.psycopg2_connect(url)):
         with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
             psycopg2.connect(url)
-    os.close(fd)
 
 
-def test_a_worker_whose_greenlet_waits_no_more_is_seen_to_hold_one(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_connections", "memory")
+def test_a_worker_whose_greenlet_waits_no_more_is_seen_to_hold_one(watch: Watch) -> None:
     """At once: another worker may be refused before the next look."""
-    fd = shared_memory.share()
-    monkeypatch.setattr(counters, "_own", None)
-    monkeypatch.setattr(foreign, "_open", set())
-    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
-    counters.join(fd)
     url = limited(watch, 1)
     with closing(psycopg2.connect(url)):
         with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
             psycopg2.connect(url)
         assert counters.value(foreign.HOLDING) == 1
-    os.close(fd)
 
 
 def test_a_greenlet_that_is_killed_leaves_the_queue(watch: Watch) -> None:

@@ -468,19 +468,20 @@ def call_in_time(application: Any, body: Any = None, page: Any = None) -> None:
         timeouts.stop()
 
 
+def wait_and_note(failed: list[BaseException]) -> None:
+    """Wait for long, and add the error of the wait to *failed*."""
+    try:
+        gevent.sleep(60)
+    except TimeoutError as error:
+        failed.append(error)
+        raise
+
+
 def test_a_request_that_waits_in_a_thread_ends_in_time() -> None:
     """Its wait fails, as it would in a greenlet."""
     failed: list[BaseException] = []
-
-    def application(*_: Any) -> None:
-        try:
-            gevent.sleep(60)
-        except TimeoutError as error:
-            failed.append(error)
-            raise
-
     with pytest.raises(RequestTimeout):
-        call_in_time(application)
+        call_in_time(lambda *_: wait_and_note(failed))
     assert failed
 
 
@@ -490,11 +491,7 @@ def test_a_part_of_a_body_ends_in_time() -> None:
 
     def parts() -> Any:
         yield b"first"
-        try:
-            gevent.sleep(60)
-        except TimeoutError as error:
-            failed.append(error)
-            raise
+        wait_and_note(failed)
 
     with pytest.raises(RequestTimeout):
         call_in_time(lambda *_: parts(), page=page_of_bodies())
