@@ -19,6 +19,7 @@ from zmq.error import Again
 
 from greenline.hub.deadline import wait_in
 from greenline.offload import threads
+from greenline.offload.imports import after_import
 
 # A socket is asked again after so long at the latest: another greenlet may have closed it, or may
 # have taken the event from its descriptor.
@@ -107,8 +108,22 @@ def _wait(sockets: Any, left_s: float) -> None:
     wait_in(waits.poll, min(left_s, MAX_WAIT_S) * 1000)
 
 
+def _patch_garbage(module: Any) -> None:
+    # Under gevent's patches pyzmq's thread for messages that are not copied takes zmq.green, with
+    # which no page would run in a native thread; sockets of this module wait in the hub as well.
+    made = module.GarbageCollector
+
+    def context(self: Any) -> Any:
+        if self._context is None:
+            self._context = module.zmq.Context()
+        return self._context
+
+    made.context = made.context.getter(context)
+
+
 def patch(module: ModuleType) -> None:
     """Replace what blocks in the module ``zmq.backend``, before the rest of pyzmq imports it."""
+    after_import("zmq.utils.garbage", _patch_garbage)
     vars(module).update(Socket=_Socket, Context=_Context, zmq_poll=wraps(_poll_now)(_poll))
     # Before version 26 it has "device", and since then "monitored_queue".
     for name in filter(partial(hasattr, module), RELAYS):
