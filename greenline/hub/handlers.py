@@ -196,11 +196,13 @@ def _noted_wait(self: Hub, watcher: Any) -> None:
 
 
 def end_wait() -> None:
-    """Note that a wait of this greenlet has ended, if it is a handler: it computes from now on."""
+    """Note that a wait has ended, if it is a handler's or a task's: that computes from now on."""
     me: Any = getcurrent()
     kind = type(me)
     if kind is Handler or kind is NativeHandler:
         me.go_on()
+    elif (task := getattr(me, "task", None)) is not None:  # of greenline.offload.tasks
+        task.go_on()
 
 
 class Handlers:

@@ -57,7 +57,8 @@ LOCKING = frozenset({"concurrent", "importlib", "queue", "threading"})
 # Functions of these call the application, where it may wait: what they call is interrupted.
 CALLERS = (
     "greenline.flask", "greenline.http.response", "greenline.hub.early_imports",
-    "greenline.hub.request_timeout", "greenline.offload.imports", "greenline.worker.worker",
+    "greenline.hub.request_timeout", "greenline.offload.imports", "greenline.offload.tasks",
+    "greenline.worker.worker",
 )  # fmt: skip
 # Where one of these is loaded nothing is interrupted: what they set for a block, such as no_grad(),
 # is set for a native thread.
@@ -102,9 +103,9 @@ class Slices:
     Interrupt what computes in the main thread.
 
     :param turns: in which what was interrupted waits.
-    :param note_blocked: called with a request that has kept the thread in C code without the
-        interpreter's lock; with the seconds, but for those in which it waited for a processor; and
-        with those in which it used one. Default: do nothing.
+    :param note_blocked: called with a request or the task of a thread that has kept the main
+        thread in C code without the interpreter's lock; with the seconds, but for those in which it
+        waited for a processor; and with those in which it used one. Default: do nothing.
     :param interval_s: seconds, float. A request or a thread is interrupted when it has kept the
         main thread for ``FIRST`` of these, but for the time in which that waited for a processor,
         and after each further one.
@@ -200,11 +201,11 @@ class Slices:
 
     def _note_call_into_c(self) -> None:
         asked_s, self._asked_s = self._asked_s, inf
-        me = getcurrent()
-        if type(me) is not Handler or me.request is None:
-            return
+        me: Any = getcurrent()
+        of_thread: Any = getattr(me, "task", None)  # of greenline.offload.tasks
+        measured, what = (me, me.request) if type(me) is Handler else (of_thread, of_thread)
         # If the hub was idle then, this one has come since.
-        if not me.computed_at(asked_s, self._asked_computed_s):
+        if what is None or not measured.computed_at(asked_s, self._asked_computed_s):
             return
         before_s, self._queued_s = self._queued_s, self._queued.seconds()
         blocked_s = monotonic() - asked_s - (self._queued_s - before_s)
@@ -212,7 +213,7 @@ class Slices:
         if blocked_s >= MIN_CALL_S:  # else it was about to answer
             # Between two looks there may be several calls that are shorter.
             looks = max(LOOK_S / blocked_s, 1.0)
-            self._note_blocked(me.request, looks * blocked_s, looks * computed_s)
+            self._note_blocked(what, looks * blocked_s, looks * computed_s)
 
     def _find(self, frame: FrameType | None) -> Any:
         """Return the greenlet to interrupt; ``_again`` after the next instruction, or None."""

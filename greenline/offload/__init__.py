@@ -62,6 +62,7 @@ def patch() -> None:
         processes,
         programs,
         started,
+        tasks,
         threads,
     )
 
@@ -75,6 +76,7 @@ def patch() -> None:
         os.waitid = processes.waitid
     programs.patch()
     started.patch()
+    tasks.patch()
     disk.patch()
     compression.patch()
     hashing.patch()

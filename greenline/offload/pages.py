@@ -11,8 +11,10 @@ threads.
 
 import sys
 from collections.abc import Callable
+from contextvars import Context
 from functools import cache, partial
 from io import BytesIO
+from math import inf
 from time import monotonic, thread_time
 from typing import Any
 from weakref import WeakSet, ref
@@ -95,7 +97,7 @@ class Blocking:
         :returns: what the application returns.
         :raises BaseException: what the application raises.
         """
-        places, hub = self.places or _computing, HubCalls()
+        hub = HubCalls()
         # By REQUEST_TIMEOUT; of its class, for an application may answer for any name.
         in_time = getattr(type(application), "run_in_time", None)
 
@@ -103,35 +105,48 @@ class Blocking:
             hub.check()
             return hub.runs(response.start_response(*args))
 
-        def measured(function: Callable[..., Any], *args: Any) -> Any:
-            begun_s, before_s = monotonic(), thread_time()
-            try:
-                return function(*args)
-            finally:
-                self._took_s += (monotonic() - begun_s - self._took_s) / SMOOTHING
-                self._used_s += (thread_time() - before_s - self._used_s) / SMOOTHING
-
-        def run(*call: Any) -> Any:
-            wait_s = max(MAX_WAITS * self._used_s, MIN_WAIT_S)
-            return places.run(wait_s, measured, *call)
-
         if not isinstance(environ["wsgi.input"], BytesIO):
             environ["wsgi.input"] = Input(environ["wsgi.input"], hub)
         if hints := environ.get("wsgi.early_hints"):
             environ["wsgi.early_hints"] = hub.runs(hints)
         try:
-            result = run(application, environ, start_response)
+            result = self.call(application, environ, start_response)
         except BaseException:
             hub.is_left = True
             raise
-        if self._took_s < 2 * BLOCKED_S and not self._blocked_in_body:
-            vars(self).update(vars(Blocking()))  # it was loading something, which it has now
         if self._blocked_in_body < MIN_BLOCKED or isinstance(
             result, list | tuple | environ.get("wsgi.file_wrapper", list)
         ):
             hub.is_left = True
             return result
-        return _Body(result, run if in_time is None else partial(run, in_time, application), hub)
+        run = self._run if in_time is None else partial(self._run, in_time, application)
+        return _Body(result, run, hub)
+
+    def call(self, func: Callable[..., Any], *args: Any) -> Any:
+        """
+        Call *func*, all of a request but for its body, or all of a task, in a native thread.
+
+        :param func: the function to call.
+        :param args: its positional arguments.
+        :returns: the result of *func*.
+        :raises BaseException: what *func* raises.
+        """
+        result = self._run(func, *args)
+        if self._took_s < 2 * BLOCKED_S and not self._blocked_in_body:
+            vars(self).update(vars(Blocking()))  # it was loading something, which it has now
+        return result
+
+    def _run(self, *call: Any) -> Any:
+        places = self.places or _computing
+        return places.run(max(MAX_WAITS * self._used_s, MIN_WAIT_S), self._measured, *call)
+
+    def _measured(self, func: Callable[..., Any], *args: Any) -> Any:
+        begun_s, before_s = monotonic(), thread_time()
+        try:
+            return func(*args)
+        finally:
+            self._took_s += (monotonic() - begun_s - self._took_s) / SMOOTHING
+            self._used_s += (thread_time() - before_s - self._used_s) / SMOOTHING
 
     def _is_worth_it(self, known_s: float) -> bool:
         return (
@@ -185,9 +200,39 @@ class _Body:
             self._close.pop()()
 
 
+class Task:
+    """
+    What a thread of the application does: all of it, or what an executor has given it.
+
+    :param func: the function that it calls.
+    """
+
+    def __init__(self, func: Any) -> None:
+        while isinstance(func, partial):
+            # asyncio.to_thread() calls the function in a context.
+            is_context = isinstance(getattr(func.func, "__self__", None), Context) and func.args
+            func = func.args[0] if is_context else func.func
+        if not hasattr(func, "__qualname__"):
+            func = type(func)
+        self.page: Page = ("thread", 0, f"{func.__module__}.{func.__qualname__}")
+        self._since_s = inf  # it computes; infinite while it waits
+
+    def go_on(self) -> None:
+        """Note that it begins, or that a wait of it has ended."""
+        self._since_s = monotonic()
+
+    def switch_out(self) -> None:
+        """Note that it waits, or has ended."""
+        self._since_s = inf
+
+    def computed_at(self, now: float, _: float) -> bool:
+        """Return whether it has computed without a wait since *now*, monotonic seconds, float."""
+        return self._since_s <= now
+
+
 class Pages:
     """
-    The pages that have blocked the worker in C code. Call from one thread.
+    The pages and tasks that have blocked the worker in C code. Call from one thread.
 
     :param log: where the pages are named that run in threads.
     :param known_s: returns how long the page of a request computes without a wait, seconds, float;
@@ -204,22 +249,24 @@ class Pages:
 
     def note(self, request: Any, blocked_s: float, computed_s: float) -> None:
         """
-        Note that a request has blocked the worker in C code.
+        Note that a request or a task has blocked the worker in C code.
 
-        :param request: has a ``method`` and a ``path``.
+        :param request: has a ``method`` and a ``path``, or is a :class:`Task`.
         :param blocked_s: for how long, seconds, float.
         :param computed_s: for how long it used the processor meanwhile, seconds, float.
         """
         # Beside threads that compute it may have waited for the interpreter's lock.
         if computed_s > blocked_s or _computing.is_used():
             blocked_s = computed_s
-        page = page_of(request.method, request.path)
+        is_task = type(request) is Task
+        page = request.page if is_task else page_of(request.method, request.path)
+        known_s = 0.0 if is_task else self._known_s(request)
         found = self.found.pop(page, Blocking())
         self.found[page] = found
         if len(self.found) > MAX_PAGES:
             del self.found[next(iter(self.found))]
-        if found.note(request, blocked_s, computed_s, self._known_s(request)):
-            text = "%s %s blocks in C code for %.0f ms: its requests run in native threads now"
+        if found.note(request, blocked_s, computed_s, known_s):
+            text = "%s %s blocks in C code for %.0f ms: the next ones run in native threads"
             self._log.info(text, *page[::2], found.blocked_s / found.requests * 1000)
 
     def find(self, request: Any, environ: dict[str, Any]) -> Blocking | None:
@@ -231,7 +278,13 @@ class Pages:
         """
         if "HTTP_UPGRADE" in environ:  # a WebSocket would keep a thread while its client is there
             return None
-        page = page_of(request.method, request.path)
+        return self._find(page_of(request.method, request.path), request)
+
+    def find_task(self, task: Task) -> Blocking | None:
+        """Return what runs *task* in a native thread; None: it runs in its greenlet."""
+        return self._find(task.page, task)
+
+    def _find(self, page: Page, request: Any) -> Blocking | None:
         found = self.found.get(page)
         if found is None:
             return None

@@ -65,7 +65,7 @@ from greenline.hub.slices import Slices
 from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.lifecycle.resources import close_at_exit
-from greenline.offload import clients, fork, pages, semaphores
+from greenline.offload import clients, fork, pages, semaphores, tasks
 from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
 from greenline.telemetry import counters, log_format, shared_memory
 from greenline.telemetry.reports import Reports
@@ -799,6 +799,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             return None
         moves = self.moves_pages and settings.OFFLOAD.read() is not None
         note = (self._pages.note,) if moves else ()
+        tasks.pages = self._pages if moves else None
         slices = Slices(self._handlers.turns, interval_ms / 1000, *note)
         slices.start(signals.set_handler)
         return slices

@@ -91,13 +91,14 @@ def answered_beside(path: str) -> int:
     return answered
 
 
-def test_a_page_that_blocks_in_c_leaves_the_others_alone() -> None:
+@pytest.mark.parametrize("path", ["/block", "/block-in-an-executor"])
+def test_what_blocks_in_c_leaves_the_others_alone(path: str) -> None:
     """Once it is known to: then it runs in native threads, side by side."""
     with hosting(TARGET) as running, ThreadPoolExecutor(8) as clients:
-        while "run in native threads now" not in running.log:
-            assert {one.status for one in clients.map(running.get, 4 * ["/block/0.05"])} == {200}
+        while "run in native threads" not in running.log:
+            assert {one.status for one in clients.map(running.get, 4 * [f"{path}/0.05"])} == {200}
         before = time.monotonic()
-        blocking = [clients.submit(running.get, "/block/2") for _ in range(8)]
+        blocking = [clients.submit(running.get, f"{path}/2") for _ in range(8)]
         answered = 0
         while not all(one.done() for one in blocking):
             assert running.get("/").status == 200

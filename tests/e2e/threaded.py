@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakSet
 
@@ -29,6 +30,8 @@ class Kept:
 
 kept = threading.local()
 lock = threading.Lock()
+executor = ThreadPoolExecutor(8)
+block = get_original("time", "sleep")
 objects: WeakSet[Kept] = WeakSet()
 idents: set[int] = set()
 progress = {"now": 0, "highest": 0}
@@ -85,7 +88,9 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         elif path.startswith("/hash/"):
             hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", int(path.removeprefix("/hash/")))
         elif path.startswith("/block/"):
-            get_original("time", "sleep")(float(path.removeprefix("/block/")))
+            block(float(path.removeprefix("/block/")))
+        elif path.startswith("/block-in-an-executor/"):
+            executor.submit(block, float(path.removeprefix("/block-in-an-executor/"))).result()
         elif path == "/lock":
             with lock:
                 time.sleep(0.002)
