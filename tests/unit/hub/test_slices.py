@@ -14,9 +14,7 @@ import sys
 import weakref
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 from threading import RLock, Thread
 from time import monotonic, process_time, sleep, thread_time
@@ -32,8 +30,8 @@ from greenline.hub import slices as module
 from greenline.hub.handlers import Handlers
 from greenline.hub.slices import FIRST, Slices, interrupted
 from greenline.hub.turns import Turns
-from greenline.hub.watchdog import RECORDS, Watchdog
 from greenline.offload.imports import after_import
+from tests.helpers.slices import interrupted_after
 
 INTERVAL_S = 0.002
 LONG_S = 0.1  # of processor time, which many intervals are
@@ -70,21 +68,6 @@ def handlers() -> Iterator[Handlers]:
     """Handlers that are interrupted."""
     with interrupted_after(INTERVAL_S) as made:
         yield made
-
-
-@contextmanager
-def interrupted_after(interval_s: float, *note: Callable[..., object]) -> Iterator[Handlers]:
-    made = Handlers()
-    slices = Slices(made.turns, interval_s, *note)
-    slices.start()
-    watchdog = Watchdog(interval_s * RECORDS, progress=count().__next__, interrupt=slices.interrupt)
-    watchdog.start()
-    yield made
-    watchdog.stop()
-    slices.stop()
-    signal.signal(module.SIGNAL, signal.SIG_DFL)
-    made.retire_idle(made.idle())
-    gevent.sleep(0)
 
 
 def rounds_until(ended: list[bool]) -> int:

@@ -27,7 +27,6 @@ from greenline.offload.clients import RequestEnded
 from greenline.offload.pages import BLOCKED_S, MIN_BLOCKED, SMOOTHING, Blocking, Pages
 
 LONG_S = 0.02
-OURS = {"app", "bench", "config", "conftest", "embedded", "tests"}
 BODY = b"some\nlines\n"
 native_sleep = get_original("time", "sleep")
 native_ident = get_original("_thread", "get_ident")
@@ -83,18 +82,6 @@ class Request:
 
     def __init__(self, path: str = "/long") -> None:
         self.path = path
-
-
-@pytest.fixture
-def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
-    """Pages that are counted, of an application that has no pool of ours."""
-    for name in module.OF_ONE_THREAD:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(module, "GREEN", {*module.GREEN, *OURS})
-    module._uses_gevent.cache_clear()
-    made = Pages(logging.getLogger("test"))
-    made.is_counting = lambda: True
-    return made
 
 
 def places_of(pages: Pages) -> Any:

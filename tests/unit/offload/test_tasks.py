@@ -1,13 +1,12 @@
 """What threads of the application do runs in native threads, once it has blocked in C code."""
 
 import asyncio
-import logging
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing.pool import ThreadPool
+from time import monotonic
 from typing import Any
 
 import gevent
@@ -15,11 +14,12 @@ import pytest
 from gevent.monkey import get_original
 
 from greenline.hub.handlers import Handlers, end_wait
-from greenline.offload import pages, tasks
+from greenline.offload import tasks
 from greenline.offload.pages import MIN_BLOCKED, Pages, Task
 from greenline.offload.threads import is_offloaded
-from tests.unit.hub.test_slices import INTERVAL_S, LONG_S, interrupted_after
-from tests.unit.offload.test_pages import OURS
+from tests.helpers.slices import interrupted_after
+
+LONG_S = 0.1
 
 local = threading.local()
 
@@ -36,17 +36,10 @@ class Sorting(threading.Thread):
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
-    """Return the pages and tasks of an application that has no pool of ours."""
-    for name in pages.OF_ONE_THREAD:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(pages, "GREEN", {*pages.GREEN, *OURS})
-    pages._uses_gevent.cache_clear()
-    made = Pages(logging.getLogger("test"))
-    made.is_counting = lambda: True
-    monkeypatch.setattr(tasks, "pages", made)
-    yield made
-    pages._uses_gevent.cache_clear()
+def known(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> Pages:
+    """What the worker notes in."""
+    monkeypatch.setattr(tasks, "pages", pages)
+    return pages
 
 
 def block(known: Pages, func: Any) -> None:
@@ -172,7 +165,7 @@ def test_a_request_that_an_executor_runs_in_its_own_greenlet_stays_a_request(kno
 def test_a_call_into_c_is_noted_with_its_task() -> None:
     """As one of a request is."""
     noted: list[Any] = []
-    with interrupted_after(INTERVAL_S, lambda task, *_: noted.append(task)):
+    with interrupted_after(0.002, lambda task, *_: noted.append(task)):
         thread = threading.Thread(target=get_original("time", "sleep"), args=(LONG_S,))
         thread.start()
         thread.join()
@@ -182,16 +175,16 @@ def test_a_call_into_c_is_noted_with_its_task() -> None:
 def test_a_task_is_measured_between_its_waits() -> None:
     """One that has begun after a look has not kept the hub at it."""
     found: list[tuple[bool, bool]] = []
-    before_s = pages.monotonic()
+    before_s = monotonic()
 
     def work() -> None:
         task = gevent.getcurrent().task  # type: ignore[attr-defined]
-        begun_s = pages.monotonic()
+        begun_s = monotonic()
         found.append((task.computed_at(before_s, 0.0), task.computed_at(begun_s, 0.0)))
         gevent.getcurrent().switch_out()  # type: ignore[attr-defined]
-        found.append((task.computed_at(begun_s, 0.0), task.computed_at(pages.monotonic(), 0.0)))
+        found.append((task.computed_at(begun_s, 0.0), task.computed_at(monotonic(), 0.0)))
         end_wait()
-        found.append((task.computed_at(begun_s, 0.0), task.computed_at(pages.monotonic(), 0.0)))
+        found.append((task.computed_at(begun_s, 0.0), task.computed_at(monotonic(), 0.0)))
 
     thread = threading.Thread(target=work)
     thread.start()
