@@ -1,12 +1,16 @@
 """What threads of the application do runs in native threads, once it has blocked in C code."""
 
 import asyncio
+import logging
+import signal
 import threading
+from _thread import interrupt_main
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
+from math import inf
 from multiprocessing.pool import ThreadPool
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any
 
 import gevent
@@ -14,13 +18,15 @@ import pytest
 from gevent.monkey import get_original
 
 from greenline.hub.handlers import Handlers, end_wait
+from greenline.hub.slices import SIGNAL
 from greenline.offload import tasks
 from greenline.offload.pages import MIN_BLOCKED, Pages, Task
 from greenline.offload.threads import is_offloaded
+from greenline.offload.threads import run as run_in_thread
 from tests.helpers.slices import interrupted_after
 
 LONG_S = 0.1
-
+native_ident = get_original("_thread", "get_ident")
 local = threading.local()
 
 
@@ -143,18 +149,33 @@ def test_errors_are_those_of_the_function(known: Pages) -> None:
         assert str(executor.submit(fail).exception()) == "True"
 
 
-def test_a_request_that_an_executor_runs_in_its_own_greenlet_stays_a_request(known: Pages) -> None:
-    """Of an executor without threads: the request is measured, and no task of it."""
+class Direct(ThreadPoolExecutor):
+    """An executor without threads."""
 
-    class Direct(ThreadPoolExecutor):
-        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-            future = super().submit(fn, *args, **kwargs)
-            self._work_queue.get().run()
-            return future
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        future = super().submit(fn, *args, **kwargs)
+        self._work_queue.get().run()
+        return future
 
-        def _adjust_thread_count(self) -> None:
-            pass
+    def _adjust_thread_count(self) -> None:
+        pass
 
+
+def test_what_a_native_thread_runs_stays_in_it(known: Pages) -> None:
+    block(known, native_ident)
+    here, there = run_in_thread(lambda: (native_ident(), Direct().submit(native_ident).result()))
+    assert here == there
+
+
+def test_how_long_a_page_computes_is_not_asked_of_a_task() -> None:
+    """It has no method and no path."""
+    known = Pages(logging.getLogger("test"), lambda request: len(request.path))
+    block(known, sort)
+    assert known.found
+
+
+def test_a_request_that_an_executor_runs_in_its_own_greenlet_stays_a_request() -> None:
+    """The request is measured, and no task of it."""
     found: list[Any] = []
     Handlers().run(
         lambda: found.append(Direct().submit(lambda: getattr(gevent.getcurrent(), "task", None)))
@@ -170,6 +191,20 @@ def test_a_call_into_c_is_noted_with_its_task() -> None:
         thread.start()
         thread.join()
     assert {task.page for task in noted} == {Task(get_original("time", "sleep")).page}
+
+
+def test_a_thread_that_began_after_a_look_has_not_kept_the_hub_at_it() -> None:
+    """The hub was idle then."""
+    noted: list[Any] = []
+    with interrupted_after(60.0, lambda task, *_: noted.append(task)):
+        slices = signal.getsignal(SIGNAL).__self__  # type: ignore[union-attr]
+        slices._asked_s, slices._asked_computed_s = monotonic(), thread_time()
+        get_original("time", "sleep")(LONG_S)
+        thread = threading.Thread(target=lambda: interrupt_main(SIGNAL))
+        thread.start()
+        thread.join()
+    assert slices._asked_s == inf
+    assert not noted
 
 
 def test_a_task_is_measured_between_its_waits() -> None:
