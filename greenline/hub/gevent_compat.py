@@ -54,6 +54,7 @@ LOCAL_PREFIX = "_gevent_local_localimpl_"  # of a greenlet's attributes that nam
 # what is no function.
 MEMBERS: tuple[tuple[Any, str, str | None], ...] = (
     (gevent.os, "_watch_child", "pid callback loop ref"),
+    (green_thread, "Greenlet", None),
     (green_thread, "LockType", None),
     (green_thread, "allocate_lock", None),
     (green_thread, "get_ident", "gr"),

@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from typing import Any
 
+import gevent
 from greenlet import getcurrent
 
-from greenline.hub.handlers import Handler
+from greenline.hub.gevent_compat import green_thread
 from greenline.hub.thread_locks import SimpleQueue, is_main_thread
 from greenline.offload.imports import after_import
 from greenline.offload.pages import Pages, Task
@@ -23,8 +24,20 @@ from greenline.offload.pages import Pages, Task
 pages: Pages | None = None  # None: all stays in the hub
 
 
+class ThreadGreenlet(gevent.Greenlet):  # type: ignore[type-arg]
+    """A thread of the application; ``task`` is what it does now, None: nothing that is noted."""
+
+    task: Task | None = None
+
+    def switch_out(self) -> None:
+        """Note that the task waits; gevent calls this when it switches to the hub."""
+        if self.task is not None:
+            self.task.switch_out()
+
+
 def patch() -> None:
     """Replace what threads and pools run; call it after gevent's patches."""
+    green_thread.Greenlet = ThreadGreenlet
     thread: Any = threading.Thread
     thread._bootstrap_inner = _running_task(thread._bootstrap_inner)
     executor: Any = ThreadPoolExecutor
@@ -88,21 +101,12 @@ def _run(task: Task, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
     blocking = pages.find_task(task) if pages.found else None
     if blocking is not None:
         return blocking.call(partial(func, *args, **kwargs))
-    me: Any = getcurrent()
-    if type(me) is Handler:
+    me = getcurrent()
+    if type(me) is not ThreadGreenlet:  # an executor may call it in the greenlet of a request
         return func(*args, **kwargs)
-    outer = getattr(me, "task", None)
-    _begin(me, task)
+    outer, me.task = me.task, task
+    task.go_on()
     try:
         return func(*args, **kwargs)
     finally:
-        _begin(me, outer)
-
-
-def _begin(me: Any, task: Task | None) -> None:
-    me.task = task
-    if task is None:
-        del me.switch_out
-    else:
-        me.switch_out = task.switch_out  # gevent calls it
-        task.go_on()
+        me.task = outer

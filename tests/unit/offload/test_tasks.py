@@ -236,4 +236,17 @@ def test_a_greenlet_has_no_task_when_it_has_ended() -> None:
         assert greenlet.task.page[2].endswith("._worker")
     gevent.sleep(0)
     assert greenlet.task is None
-    assert not hasattr(greenlet, "switch_out")
+
+
+def test_a_thread_may_run_a_loop_of_asyncio() -> None:
+    """It has hooks of its own in the greenlet."""
+    found: list[bool] = []
+
+    async def main() -> None:
+        await asyncio.sleep(0)
+        found.append(gevent.getcurrent().task is not None)  # type: ignore[attr-defined]
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    thread.join()
+    assert found == [True]
