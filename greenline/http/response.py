@@ -7,6 +7,7 @@ The bytes sent are the same, except for the date.
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from io import BufferedIOBase, BufferedRandom, BufferedReader
 from math import inf
 from time import monotonic, time
 from typing import Any
@@ -38,6 +39,20 @@ SHARES = 16  # of what all others had meanwhile, of which one is its own, as thr
 JOINED_BYTES = 65_536  # a longer body is not copied behind its head
 MAX_REMEMBERED_HEADERS = 1_000
 MAX_REMEMBERED_LENGTH = 100
+
+
+def has_the_bytes_of_its_descriptor(file: Any) -> bool:
+    """
+    Return whether sendfile() sends what reading the file gives.
+
+    :param file: what the application passed to ``wsgi.file_wrapper``.
+    """
+    # The descriptor of a GzipFile, BZ2File or LZMAFile is that of the compressed file. Wrappers of
+    # files, such as Django's File, have the wrapped one as their attribute.
+    inner = getattr(file, "file", file)
+    return isinstance(inner, BufferedReader | BufferedRandom) or not isinstance(
+        inner, BufferedIOBase
+    )
 
 
 @lru_cache(MAX_REMEMBERED_HEADERS)
@@ -247,7 +262,7 @@ class Response(StrictResponse):  # type: ignore[misc]
             log.warning("%s: %d bytes less than its Content-Length", self.req.path, missing)
 
     def write_file(self, parts: Any) -> None:
-        if self.sendfile(parts):
+        if has_the_bytes_of_its_descriptor(parts.filelike) and self.sendfile(parts):
             self.sent = 0 if self._omits_body else self.response_length or self.sent
         else:
             write_parts(self.write, parts)

@@ -1,13 +1,20 @@
 """greenline.http.response with a client that takes everything."""
 
+import bz2
+import gzip
+import lzma
+import os
+import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
 from gunicorn.config import Config
+from gunicorn.http.wsgi import FileWrapper
 
 from greenline.http import response as response_module
 from greenline.http.response import Response
@@ -23,6 +30,9 @@ class Taker:
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.sendall: Any = self.parts.append
+
+    def sendfile(self, file: Any, offset: int, count: int) -> None:
+        self.parts.append(os.pread(file.fileno(), count, offset))
 
 
 @pytest.fixture
@@ -52,6 +62,44 @@ def test_each_part_is_sent_before_the_next_is_asked_for(response: Response, take
     response.write_all(parts())
     assert seen == [*range(1, 21)]
     assert taker.parts[-1] == b"0\r\n\r\n"
+
+
+class Wrapped:
+    """A file that forwards to another one, as Django's File does."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.fileno, self.read = file.fileno, file.read
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["itself", "wrapped"])
+@pytest.mark.parametrize(
+    "module", [pytest.param(module, id=module.__name__) for module in (bz2, gzip, lzma)]
+)
+def test_a_compressed_file_is_sent_as_it_reads(
+    response: Response, taker: Taker, tmp_path: Path, module: Any, wrapped: bool
+) -> None:
+    """Its descriptor is that of the compressed file: sendfile() would send that."""
+    path = tmp_path / "compressed"
+    with module.open(path, "wb") as file:
+        file.write(b"page" * 1_000)
+    with module.open(path) as file:
+        response.write_file(FileWrapper(Wrapped(file) if wrapped else file))
+    response.close()
+    assert b"".join(taker.parts).endswith(b"FA0\r\n" + b"page" * 1_000 + b"\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("buffering", [-1, 0], ids=["buffered", "raw"])
+def test_a_file_is_sent_by_sendfile(response: Response, taker: Taker, buffering: int) -> None:
+    """It is not read, neither by itself nor as the file of tempfile's wrapper."""
+    with tempfile.NamedTemporaryFile(buffering=buffering) as file:
+        file.write(b"page")
+        file.seek(0)
+        for each in (file, file.file):
+            taker.parts.clear()
+            each.read = None
+            response.write_file(FileWrapper(each))
+            assert taker.parts[-2:] == [b"page", b"\r\n"]
 
 
 def test_a_body_of_many_parts_lets_others_run(response: Response, taker: Taker) -> None:
