@@ -20,6 +20,7 @@ from greenline.offload.sqlite.quick import (
     CLOSE,
     COMMIT_AFTER,
     CONNECT,
+    END_OF_READS,
     MAX_BLOCK_S,
     MAX_CHANGES,
     MAX_COMMITS,
@@ -31,7 +32,7 @@ from greenline.offload.sqlite.quick import (
     paces,
     run_or_hand_over,
 )
-from greenline.offload.sqlite.statement import COMMIT, PLAN, ROLLBACK, Statement
+from greenline.offload.sqlite.statement import COMMIT, READS, ROLLBACK, Statement
 from greenline.offload.threads import OwnThread, can_wait, get_ident, is_offloaded
 
 # The originals: the names in sqlite3 are replaced later.
@@ -62,10 +63,12 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     _row_factory: Any = None
     _is_closed = False
     _has_read = False  # in this transaction: then sqlite does not wait for the write lock
+    _only_reads = False  # in this transaction
     _has_begun = False  # something ran since the transaction began: it may hold locks
     _checks_thread = True
     _owner = 0
-    _may_run_here = True  # in the greenlet: no callback of the application might wait
+    _has_authorizer = False
+    _progress: tuple[Any, int] | None = None  # the application's progress handler
     _is_guarded = False
     _trace: Any = None
     _yielded_s = 0.0
@@ -104,7 +107,10 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
 
     @isolation_level.setter
     def isolation_level(self, level: Any) -> None:
-        self._run(_Connection.isolation_level.__set__, self, level)
+        if level is None and self.in_transaction:  # it commits
+            self._run(_Connection.isolation_level.__set__, self, level)
+        else:
+            self._briefly(_Connection.isolation_level.__set__, self, level)
 
     if hasattr(_Connection, "autocommit"):  # Python 3.12
 
@@ -170,13 +176,31 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
                 # first cost the most.
                 yield_to_hub()
         finally:
-            if self._is_closed or self.total_changes:
+            if self._is_closed or not self._closes_quickly():
                 # In the thread: this may copy the write-ahead log into the database, or raise.
                 own.call(ThreadedConnection._close, self, is_cleanup=True)
             else:
                 run_or_hand_over(own, self._database, CLOSE, ThreadedConnection._close, self)
         own.release()
         self._let_next_try("ROLLBACK")
+
+    def _closes_quickly(self) -> bool:
+        """Return whether closing writes nothing."""
+        if not self.total_changes:
+            return True
+        own: Any = self._own
+        if self.in_transaction or not own.is_idle or not self._may_run_here:
+            return False
+        try:
+            return "wal" not in str(_ask(self, "PRAGMA journal_mode")) and not self._has_others()
+        except sqlite3.Error:
+            return False
+
+    def _has_others(self) -> bool:
+        """Return whether other databases are attached."""
+        # Not pragma_database_list: a SELECT of it may have to read the schema, which may be locked.
+        listed = _Cursor.execute(_Cursor(self), "PRAGMA database_list").fetchall()
+        return any(row[0] > TEMP for row in listed)
 
     def _close(self) -> None:
         _Connection.close(self)
@@ -212,19 +236,24 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
 
     def set_authorizer(self, *args: Any, **kwargs: Any) -> None:
         """Set the callback that allows or denies access; parameters as in sqlite3."""
-        self._run_in_thread_only()
+        # Before and after: another greenlet may run a statement meanwhile.
+        self._has_authorizer = True
         self._briefly(lambda: _Connection.set_authorizer(self, *args, **kwargs))
+        self._has_authorizer = next(iter((*args, *kwargs.values())), None) is not None
 
-    def set_progress_handler(self, *args: Any, **kwargs: Any) -> None:
+    def set_progress_handler(self, progress_handler: Any, n: Any) -> None:
         """Set the callback of running statements; parameters as in sqlite3."""
-        self._run_in_thread_only()
-        self._briefly(lambda: _Connection.set_progress_handler(self, *args, **kwargs))
+        self._briefly(lambda: _Connection.set_progress_handler(self, progress_handler, n))
+        self._is_guarded = False
+        self._guard.handler = None
+        self._progress = None if progress_handler is None or n <= 0 else (progress_handler, n)
 
     def set_trace_callback(self, *args: Any, **kwargs: Any) -> None:
         """Set the callback that gets each statement; parameters as in sqlite3."""
-        self._run_in_thread_only()
+        trace = next(iter((*args, *kwargs.values())), None)
+        self._trace = trace or self._trace
         self._briefly(lambda: _Connection.set_trace_callback(self, *args, **kwargs))
-        self._trace = next(iter((*args, *kwargs.values())), None)
+        self._trace = trace
 
     def _has_nothing_to_end(self) -> bool:
         """Return whether a commit or a rollback sends no statement: no transaction has begun."""
@@ -232,14 +261,25 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         own = self._own
         return own is not None and own.is_idle and not self._is_closed and not self.in_transaction
 
-    def _run_in_thread_only(self) -> None:
-        self._may_run_here = False
-        if self._is_guarded:
-            self._set_guard(None)
+    @property
+    def _may_run_here(self) -> bool:
+        """Whether a statement calls no callback of the application, which might wait."""
+        return self._trace is None and not self._has_authorizer
 
-    def _set_guard(self, guard: Guard | None) -> None:
-        _Connection.set_progress_handler(self, guard, OPERATIONS)
-        self._is_guarded = guard is not None
+    def _set_guard(self) -> None:
+        """Have the guard called while a statement runs, in place of the application's handler."""
+        operations = OPERATIONS
+        self._guard.handler = None
+        if self._progress is not None:
+            self._guard.handler, most = self._progress
+            operations = min(operations, most)
+            self._guard.handler_calls = most // operations
+        _Connection.set_progress_handler(self, self._guard, operations)
+        self._is_guarded = True
+
+    def _remove_guard(self) -> None:
+        _Connection.set_progress_handler(self, *(self._progress or (None, OPERATIONS)))
+        self._is_guarded = False
 
     def _check_thread(self) -> None:
         """Refuse calls of another native thread, as sqlite3 does."""
@@ -285,6 +325,12 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             self._changes_before = self.total_changes
             self._is_large = False
             self._last_change = ""
+            self._only_reads = begins
+        if statement.keyword not in READS or not statement.key:
+            self._only_reads = False
+        elif statement.commits and self._only_reads and self.total_changes == self._changes_before:
+            # It writes nothing, so it does not wait for the disk.
+            statement = statement._replace(key=END_OF_READS, commits=False)
         if statement.changes:
             self._last_change = statement.key
         database, keyword = self._database, statement.keyword
@@ -340,7 +386,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             return None
         if own.is_idle:
             if self._is_guarded:
-                self._set_guard(None)  # each call of it in the thread needs the interpreter's lock
+                self._remove_guard()  # each call of it in the thread needs the interpreter's lock
             if not self._checkpoints and statement.keyword != "SELECT":
                 self._set_checkpoints(True)
         self._yielded_s = monotonic()
@@ -376,7 +422,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         # A change inside a transaction cannot be ended without a loss.
         if begins or not statement.changes or statement.inserts_one_row:
             return True
-        return bool(self._paces.get(PLAN + statement.key))
+        return bool(self._paces.get(statement.plan))
 
     def _commits_itself(self) -> bool:
         """Return whether a change that begins a transaction ends it as well."""
@@ -391,10 +437,9 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             return False
         if self._syncs is None:
             has_log = "wal" in str(_ask(self, "PRAGMA journal_mode"))
-            has_others = _ask(self, "SELECT max(seq) FROM pragma_database_list") > TEMP
             syncs = _ask(self, "PRAGMA synchronous") > (NORMAL if has_log else OFF)
             self._checkpoint_pages = _ask(self, "PRAGMA wal_autocheckpoint")
-            self._syncs = syncs or has_others
+            self._syncs = syncs or self._has_others()
         return self._has_quick_commits()
 
     def _is_slow_commit(self) -> bool:
@@ -424,8 +469,6 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         # Critical section: no greenlet switch between here and the end of the statement, in which
         # another greenlet could give the thread a call.
         known, guard = self._paces, self._guard
-        if not self._is_guarded:
-            self._set_guard(guard)
         if commits:
             if self._checkpoints and self._checkpoint_pages:
                 self._set_checkpoints(False)
@@ -433,6 +476,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             # one, which begins the log anew, waits for the disk.
             count = known.get(COMMIT.key, 0) + 1  # another statement may have cleared it
             known[COMMIT.key] = count if count < MAX_COMMITS else 0
+        if not self._is_guarded:
+            self._set_guard()
         # Ending a change undoes its transaction, so that must have changed nothing.
         guard.begin(
             is_query=statement.keyword == "SELECT",
@@ -448,7 +493,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             guard.is_here = False
             if guard.has_tripped or guard.is_late():
                 # The thread measures it again: it may have been a collection of garbage.
-                runs = -SLOW_RUNS if guard.is_late(MAX_BLOCK_S) else MIN_QUICK_RUNS - 1
+                is_slow = guard.is_late(MAX_BLOCK_S) or guard.was_due
+                runs = -SLOW_RUNS if is_slow else MIN_QUICK_RUNS - 1
                 if commits:  # others are quick
                     known[COMMIT_AFTER + self._last_change] = min(runs, -1)
                 else:
@@ -485,14 +531,18 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
 
 
 def _ask(conn: Any, sql: str) -> Any:
-    """Execute a statement of this module, without the application's trace callback."""
+    """Execute a statement of this module, without the application's callbacks."""
     if conn._trace is not None:
         _Connection.set_trace_callback(conn, None)
+    if conn._progress is not None:
+        _Connection.set_progress_handler(conn, None, OPERATIONS)
     try:
         return _Cursor.execute(_Cursor(conn), sql).fetchone()[0]
     finally:
         if conn._trace is not None:
             _Connection.set_trace_callback(conn, conn._trace)
+        if conn._progress is not None:
+            conn._remove_guard()
 
 
 def _initialize(conn: ThreadedConnection, database: Any, kwargs: dict[str, Any]) -> None:

@@ -166,13 +166,15 @@ class Cursor(_Cursor):  # type: ignore[misc]
         keyword = statement.keyword
         was_in_transaction = conn.in_transaction
         if keyword == "UPDATE" and was_in_transaction:
-            self._note_plan(conn, sql, parameters)  # before: it clears SQL's changes()
+            self._note_plan(conn, sql, parameters, statement)  # before: it clears SQL's changes()
         if keyword == "PRAGMA" and "busy_timeout" in sql.lower():
             conn._waiting_in_sqlite(_Cursor.execute, self, sql, parameters)
         else:
             _Cursor.execute(self, sql, parameters)
         self._note_read(conn, was_in_transaction, keyword)
-        if keyword in ("PRAGMA", "ATTACH", "DETACH") and not statement.key:
+        if keyword in ("ATTACH", "DETACH") or (
+            keyword == "PRAGMA" and (not statement.key or "synchronous" in sql.lower())
+        ):
             conn._syncs = None
         self._is_finished = self.description is None
         # A statement that writes ends with its last row, and may find the database locked then.
@@ -191,11 +193,11 @@ class Cursor(_Cursor):  # type: ignore[misc]
             conn._waiting_in_sqlite(_Cursor.executemany, self, sql, parameters)
         self._note_read(conn, was_in_transaction, statement.keyword)
 
-    def _note_plan(self, conn: Any, sql: str, parameters: Any) -> None:
+    def _note_plan(self, conn: Any, sql: str, parameters: Any, statement: Statement) -> None:
         """Note whether an update finds one row by its number, so that it is always quick."""
-        known, key = conn._paces, PLAN + sql
-        if key not in known and sql in known and conn._may_run_here:
-            plan = _Cursor.execute(_Cursor(conn), key, parameters).fetchall()
+        known, key = conn._paces, statement.plan
+        if key and key not in known and statement.key in known and conn._may_run_here:
+            plan = _Cursor.execute(_Cursor(conn), PLAN + sql, parameters).fetchall()
             known[key] = all("INTEGER PRIMARY KEY (rowid=?)" in str(step) for step in plan)
 
     def _note_read(self, conn: Any, was_in_transaction: bool, keyword: str) -> None:

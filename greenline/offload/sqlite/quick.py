@@ -7,6 +7,7 @@ in the caller's greenlet the next time, with a limit. Opening and closing a conn
 
 from collections.abc import Callable
 from datetime import date
+from functools import wraps
 from resource import RUSAGE_THREAD, getrusage
 from time import monotonic, thread_time
 from typing import Any
@@ -27,7 +28,8 @@ MAX_QUERIES = 1000  # queries in paces, for each database
 
 SMALL = int | float | date | None  # types of values that are always small
 
-CONNECT, CLOSE = "connect", "close"  # keys of paces, besides the queries
+# Keys of paces, besides the queries.
+CONNECT, CLOSE, END_OF_READS = "connect", "close", "end of reads"
 # And before the text of a change: below 0, the number of commits after it due in the thread.
 COMMIT_AFTER = "commit after "
 
@@ -42,6 +44,9 @@ class Guard:
 
     is_here = False  # whether a statement runs in a greenlet
     has_called = False  # whether a statement has called a function that might wait
+    was_due = False  # whether a statement in a greenlet was ended for the application's handler
+    handler: Callable[[], Any] | None = None  # the application's progress handler
+    handler_calls = 1  # calls of the guard for each call of it
     _is_query = False
 
     def watched(self, func: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,6 +56,7 @@ class Guard:
         :param func: a function of the application, which might wait.
         """
 
+        @wraps(func)  # sqlite3 names it where it reports an error
         def call(*args: Any) -> Any:
             self.has_called = True
             # It was not called when the thread ran the statement. A change goes on: of several rows
@@ -69,7 +75,8 @@ class Guard:
         :param is_query: whether it only reads, so that it can be ended.
         :param may_end: whether another one can be ended, and begun again in the thread.
         """
-        self.has_tripped = False
+        self.has_tripped = self.was_due = False
+        self._calls = 0
         self._is_query = is_query
         self._may_end = is_query or may_end
         self._began_s = monotonic()
@@ -77,6 +84,14 @@ class Guard:
 
     def __call__(self) -> bool:
         self.has_tripped = self._may_end and self.is_late()
+        if self.handler is not None and not self.has_tripped:
+            self._calls += 1
+            if self._calls % self.handler_calls == 0:
+                # It might wait, so it is called in the thread, where the statement begins again. A
+                # change that cannot be ended calls it here, as it does the functions.
+                if not self._may_end:
+                    return bool(self.handler())
+                self.has_tripped = self.was_due = True
         return self.has_tripped
 
     def is_late(self, limit_s: float = MAX_HERE_S) -> bool:
@@ -124,10 +139,14 @@ def run_or_hand_over(
     if known.get(what, 0) < MIN_QUICK_RUNS or not own.is_idle:
         own.call(measured, known, what, func, *args, is_cleanup=what == CLOSE)
         return
-    started_s = monotonic()
+    before, started_s = getrusage(RUSAGE_THREAD), monotonic()
     func(*args)
     if monotonic() - started_s > MAX_HERE_S:
-        known[what] = -SLOW_RUNS
+        now = getrusage(RUSAGE_THREAD)
+        used_s = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
+        # Otherwise only the machine was busy: it waited for nothing but a processor.
+        if used_s > MAX_HERE_S or now.ru_nvcsw != before.ru_nvcsw:
+            known[what] = -SLOW_RUNS
 
 
 def measured(known: dict[str, int], what: str, func: Callable[..., Any], *args: Any) -> None:

@@ -9,12 +9,27 @@ MAX_STATEMENTS = 1000
 KEYWORD = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*(\w*)", re.DOTALL)
 LOCKING_BEGIN = re.compile(r"\bBEGIN\s+(?:IMMEDIATE|EXCLUSIVE)\b")
 SEVERAL_ROWS = re.compile(r"\b(?:SELECT|WITH)\b|\)\s*,\s*\(")
-BRIEF_PRAGMA = re.compile(r"PRAGMA\s+(?:PAGE_COUNT|FREELIST_COUNT|USER_VERSION)\s*;?\s*\Z")
+# Those with a value set something in the connection, and nothing in the database.
+BRIEF_PRAGMA = re.compile(
+    r"PRAGMA\s+(?:(?:PAGE_COUNT|FREELIST_COUNT|USER_VERSION)"
+    r"|(?:AUTOMATIC_INDEX|CACHE_SIZE|CELL_SIZE_CHECK|DEFER_FOREIGN_KEYS|FOREIGN_KEYS"
+    r"|IGNORE_CHECK_CONSTRAINTS|LEGACY_ALTER_TABLE|QUERY_ONLY|RECURSIVE_TRIGGERS|SYNCHRONOUS"
+    r"|TRUSTED_SCHEMA)\s*(?:=\s*-?\w+|\(\s*-?\w+\s*\))?)\s*;?\s*\Z"
+)
+# A value in the text is in a group; names and comments, in which there may be digits, are in none.
+VALUE = re.compile(
+    r"""((?:'[^']*')+)|"[^"]*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/|[^\W\d][\w$]*|[?:@$#]\w+"""
+    r"""|(\d[\w.]*)""",
+    re.DOTALL,
+)
+# Its plan is the same for all values.
+ONE_COMPARISON = re.compile(r"""\bWHERE[\s(]+[\w."`\[\]]+\s*=\s*\?[\s)]*;?\s*\Z""")
+MAX_TEXT = 50_000  # characters of a text in which values are looked for
 CHANGES = {"INSERT", "REPLACE", "UPDATE", "DELETE"}
 COMMITS = {"COMMIT", "END", "RELEASE"}
 PLAN = "EXPLAIN QUERY PLAN "
 SCHEMA = {"ALTER", "CREATE", "DROP", "REINDEX"}
-BRIEF = {"SELECT", "BEGIN", "SAVEPOINT"} | COMMITS
+READS = {"SELECT", "BEGIN", "SAVEPOINT"} | COMMITS
 
 
 class Statement(NamedTuple):
@@ -27,6 +42,7 @@ class Statement(NamedTuple):
     begins_to_write: bool = False  # whether it takes the write lock where it begins a transaction
     inserts_one_row: bool = False
     is_large: bool = False  # whether it may write much, though it changes few rows
+    plan: str = ""  # the key of its plan in quick.paces, "" where the plan depends on its values
 
 
 COMMIT = Statement("COMMIT", key="commit", commits=True)
@@ -42,17 +58,33 @@ def _parsed(sql: str) -> Statement:
         return COMMIT
     upper = sql.upper()
     changes = keyword in CHANGES and "RETURNING" not in upper
+    is_large = len(sql) > MAX_TEXT
+    key, plan = sql, PLAN + sql
+    if (keyword == "SELECT" or changes) and not is_large:
+        # Some libraries write values into the text, which would be another one each time.
+        key = VALUE.sub(_without_value, sql)
+        if key != sql:
+            upper = key.upper()
+            is_simple = ONE_COMPARISON.search(upper) and "SELECT" not in upper
+            plan = PLAN + key if is_simple else ""
     # Without WHERE it is one instruction of sqlite's virtual machine, which cannot be ended.
-    is_brief = keyword in BRIEF or (changes and (keyword != "DELETE" or "WHERE" in upper))
+    is_brief = keyword in READS or BRIEF_PRAGMA.match(upper) is not None
+    if changes and not is_large:
+        is_brief = keyword != "DELETE" or "WHERE" in upper
     return Statement(
         keyword,
-        key=sql if is_brief or BRIEF_PRAGMA.match(upper) else "",
+        key=key if is_brief else "",
         changes=changes,
         commits=keyword in COMMITS,
         begins_to_write=changes or bool(keyword == "BEGIN" and LOCKING_BEGIN.search(upper)),
         inserts_one_row=keyword in ("INSERT", "REPLACE") and not SEVERAL_ROWS.search(upper),
-        is_large=keyword in SCHEMA,
+        is_large=keyword in SCHEMA or (changes and is_large),
+        plan=plan,
     )
+
+
+def _without_value(found: re.Match[str]) -> str:
+    return "?" if found[1] or found[2] else found[0]
 
 
 def parse(sql: Any) -> Statement:

@@ -14,7 +14,7 @@ from greenline.offload import threads
 from greenline.offload.sqlite import connection, quick
 from greenline.offload.sqlite.connection import _ask
 from greenline.offload.sqlite.quick import MAX_BLOCK_S, MAX_SIZE, MIN_QUICK_RUNS, QUICK_S
-from greenline.offload.sqlite.statement import COMMIT
+from greenline.offload.sqlite.statement import COMMIT, parse
 from tests.unit.offload.sqlite.table import rows
 
 FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
@@ -87,11 +87,11 @@ def test_a_query_that_becomes_slow_does_not_block_the_hub(
     """It was quick before and ran in the greenlet: beyond the limit the thread begins it again."""
     for _ in range(10):
         assert conn.execute(SLOW, (3,)).fetchone() == (3,)
-    assert conn._paces[SLOW] >= MIN_QUICK_RUNS  # type: ignore[attr-defined]
+    assert conn._paces[parse(SLOW).key] >= MIN_QUICK_RUNS  # type: ignore[attr-defined]
     before = turns()
     assert conn.execute(SLOW, (1_000_000,)).fetchone() == (1_000_000,)
     assert turns() > before + 5
-    assert conn._paces[SLOW] < MIN_QUICK_RUNS  # type: ignore[attr-defined]
+    assert conn._paces[parse(SLOW).key] < MIN_QUICK_RUNS  # type: ignore[attr-defined]
 
 
 def test_a_first_change_that_becomes_slow_does_not_block_the_hub(
@@ -375,7 +375,7 @@ def test_functions_of_the_application_are_called_in_the_thread_alone(
         assert log.execute(query, (2,)).fetchone() == (3,)
     assert called_in == [True] * 10
     with handed_over(monkeypatch) as called:
-        warm(log, lambda: log.execute(other).fetchone(), other)
+        warm(log, lambda: log.execute(other).fetchone(), parse(other).key)
         called.clear()
         assert log.execute(other).fetchone()
         commit_inserts(log, 1)
@@ -396,12 +396,12 @@ def test_a_query_that_begins_to_call_a_function_is_run_again_in_the_thread(
 
     log.create_function("work", 1, work)
     query = "select case when number > 50 then work(number) else number end from row order by 1"
-    warm(log, lambda: log.execute(query).fetchall(), query)
+    warm(log, lambda: log.execute(query).fetchall(), parse(query).key)
     before = log.execute(query).fetchall()
     log.execute(INSERT, (60,))
     assert log.execute(query).fetchall() == [(-60,), *before]
     assert set(called_in) == {True}
-    assert log._paces[query] < 0  # type: ignore[attr-defined]
+    assert log._paces[parse(query).key] < 0  # type: ignore[attr-defined]
 
 
 def test_a_function_can_be_removed(log: sqlite3.Connection) -> None:
@@ -411,3 +411,158 @@ def test_a_function_can_be_removed(log: sqlite3.Connection) -> None:
     log.create_function("work", 1, None)
     with pytest.raises(sqlite3.OperationalError, match="user-defined function"):
         log.execute("select work(2)")
+
+
+def test_what_sets_something_in_the_connection_needs_no_thread(
+    conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django does both for each new connection, and for each ``atomic`` block."""
+    pragma = "pragma foreign_keys = on"
+    warm(conn, lambda: conn.execute(pragma), pragma)
+    with handed_over(monkeypatch) as called:
+        conn.execute(pragma)
+        for level in ("IMMEDIATE", None, ""):
+            conn.isolation_level = level
+        assert not called
+        conn.execute(INSERT, (2,))
+        called.clear()
+        conn.isolation_level = None  # it commits
+        assert len(called) == 1
+    assert not conn.in_transaction
+
+
+def test_a_connection_that_leaves_no_log_is_closed_without_a_thread(
+    path: Path, log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a log the last one copies it into the database, also into one that is attached."""
+    other = str(tmp_path / "other.db")
+
+    def change(database: Any, attached: Any = None) -> Any:
+        conn = sqlite3.connect(database)
+        if attached:
+            conn.execute("attach ? as attached", (str(attached),))
+        conn.execute("create table if not exists row (number)")
+        commit_inserts(conn, 1)
+        return conn
+
+    for _ in range(MIN_QUICK_RUNS + 1):
+        change(other).close()
+    for database in (other, str(path)):
+        monkeypatch.setitem(quick.paces[database], quick.CLOSE, MIN_QUICK_RUNS)
+    with handed_over(monkeypatch) as called:
+        for database, attached, is_quick in (
+            (other, None, True), (path, None, False), (other, path, False),
+        ):  # fmt: skip
+            conn = change(database, attached)
+            called.clear()
+            conn.close()
+            assert len(called) == (not is_quick)
+
+
+def test_an_application_that_limits_its_statements_needs_no_thread_for_quick_ones(
+    conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its progress handler is called in the thread, and only there where a query runs."""
+    called_in: list[bool] = []
+
+    def handler() -> int:
+        called_in.append(threads.is_offloaded())
+        return len(called_in) > 5
+
+    key = parse(SLOW).key
+    conn.set_progress_handler(handler, 10_000)
+    warm(conn, lambda: conn.execute(SLOW, (3,)).fetchone(), key)
+    with handed_over(monkeypatch) as called:
+        assert conn.execute(SLOW, (300,)).fetchone() == (300,)  # more than one call of the guard
+        assert not called
+        assert not called_in
+        with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+            conn.execute(SLOW, (1_000_000,))
+        assert len(called) == 1
+    assert called_in == [True] * 6
+    assert conn._paces[key] < 0  # type: ignore[attr-defined]
+    conn.set_progress_handler(None, 0)
+    assert conn.execute(SLOW, (10_000,)).fetchone() == (10_000,)
+    assert len(called_in) == 6
+
+
+def test_a_change_that_cannot_be_ended_calls_the_progress_handler(log: sqlite3.Connection) -> None:
+    """It ends the statement, as it does in sqlite3, and none of those that are ours."""
+    called_in: list[bool] = []
+
+    def handler() -> int:
+        called_in.append(threads.is_offloaded())
+        return 1
+
+    log.executescript(
+        f"""
+        create table slow (number integer);
+        create trigger does_it after insert on row when new.number > 10
+        begin insert into slow {COUNT.replace("?", "new.number * 10")}; end;
+        """
+    )
+    log.set_progress_handler(handler, 1000)
+    warm(log, lambda: commit_inserts(log, 1), INSERT, COMMIT.key)
+    log.execute(INSERT, (2,))
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+        log.execute(INSERT, (20,))
+    assert called_in == [False]
+    log.rollback()
+    log.set_progress_handler(handler, 1)
+    assert _ask(log, "PRAGMA wal_autocheckpoint")
+    assert len(called_in) == 1
+
+
+def test_values_in_the_text_make_no_other_statement(
+    log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pydal writes them all there."""
+    log.execute("create table book (id integer primary key, title text)")
+
+    def run(number: int) -> None:
+        log.execute(f"insert into book (title) values ('{number}')")
+        log.execute(f"update book set title = 'x{number}' where id = {number}")
+        log.execute(f"select * from book where id = {number} limit 1").fetchall()
+        log.commit()
+
+    for number in range(20):
+        run(number)
+    with handed_over(monkeypatch) as called:
+        for number in range(20, 40):
+            run(number)
+    assert len(called) < 20  # a collection of garbage may make one slow
+
+
+def test_the_end_of_a_transaction_that_only_reads_needs_no_thread(
+    conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing that waits for the disk, unless something was written after all."""
+
+    def end(*statements: str) -> list[Any]:
+        conn.execute("begin immediate")
+        for sql in statements:
+            conn.execute(sql).fetchall()
+        with handed_over(monkeypatch) as called:
+            conn.commit()
+        return called
+
+    query = "select number from row"
+    warm(conn, lambda: end(query), quick.END_OF_READS)
+    assert not end(query)
+    warm(conn, lambda: end("insert into row values (2)"), COMMIT.key)
+    assert len(end(query, "insert into row values (2)")) == 1
+    assert len(end("pragma user_version = 5", query)) == 1
+    assert not end(query)
+
+
+def test_a_busy_machine_makes_no_connection_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waited for the processor is opened in the greenlet the next time as well."""
+    known = {quick.CONNECT: MIN_QUICK_RUNS}
+    monkeypatch.setitem(quick.paces, "", known)
+    times = iter([0.0, 1.0] * 2)
+    monkeypatch.setattr(quick, "monotonic", lambda: next(times))
+    own = threads.OwnThread()
+    quick.run_or_hand_over(own, "", quick.CONNECT, lambda: None)
+    assert known[quick.CONNECT] == MIN_QUICK_RUNS
+    quick.run_or_hand_over(own, "", quick.CONNECT, threads.native.sleep, 0.001)
+    assert known[quick.CONNECT] < 0
