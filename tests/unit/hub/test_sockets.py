@@ -86,3 +86,40 @@ def test_one_of_datagrams_is_waited_for_no_more_after_a_shutdown() -> None:
         one.shutdown(socket.SHUT_RDWR)
         with pytest.raises(OSError, match="descriptor was closed"):
             reader.get(timeout=10)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_connection_to_the_own_host_is_made_or_refused_without_a_wait(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """The event would be there already; a library may try a server that is down each time."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as server:
+        try:
+            server.bind((host, 0))
+        except OSError:
+            pytest.skip("no such address here")
+        monkeypatch.setattr(socket.socket, "_wait", lambda *_: pytest.fail("it waits"))
+        for timeout_s in (None, 10):
+            with pytest.raises(ConnectionRefusedError, match="Connection refused"):
+                socket.create_connection(server.getsockname()[:2], timeout_s)
+        server.listen()
+        socket.create_connection(server.getsockname()[:2]).close()
+
+
+def test_a_connection_that_the_own_host_does_not_accept_yet_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, socket.socket() as first:
+        first.connect(server.getsockname())
+        with socket.socket() as client:
+            client.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                client.connect(server.getsockname())
+        server.accept()[0].close()
+        socket.create_connection(server.getsockname(), 10).close()
+
+
+def test_a_socket_that_must_not_wait_is_not_connected_yet() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.connect(server.getsockname())
