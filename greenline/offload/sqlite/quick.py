@@ -18,6 +18,7 @@ from greenline.offload.threads import OwnThread
 QUICK_S = 0.0005  # CPU time of a quick query, which does not read from the disk either
 MIN_QUICK_RUNS = 2  # quick runs in the thread, in a row, before a query runs in the greenlet
 SLOW_RUNS = 100  # runs in the thread after a slow one
+FEW_RUNS = 10  # after one that may have been slow
 MAX_HERE_S = 0.002  # limit of a query in the greenlet
 MAX_BLOCK_S = 0.02  # one that could not be ended, and took longer, does not soon run there again
 OPERATIONS = 1000  # instructions of sqlite's virtual machine between two checks of the time
@@ -141,12 +142,14 @@ def run_or_hand_over(
         return
     before, started_s = getrusage(RUSAGE_THREAD), monotonic()
     func(*args)
-    if monotonic() - started_s > MAX_HERE_S:
+    took_s = monotonic() - started_s
+    if took_s > MAX_HERE_S:
         now = getrusage(RUSAGE_THREAD)
         used_s = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
-        # Otherwise only the machine was busy: it waited for nothing but a processor.
+        # Otherwise only the machine was busy: it waited for nothing but a processor. A short wait
+        # may have been for the interpreter's lock.
         if used_s > MAX_HERE_S or now.ru_nvcsw != before.ru_nvcsw:
-            known[what] = -SLOW_RUNS
+            known[what] = -SLOW_RUNS if took_s > MAX_BLOCK_S else -FEW_RUNS
 
 
 def measured(known: dict[str, int], what: str, func: Callable[..., Any], *args: Any) -> None:
