@@ -4,6 +4,10 @@ Wait in the hub for the locks of a database, where sqlite itself would wait in C
 A statement that finds the database locked is tried again when a connection of this process has
 released a lock, or after a pause. Transactions that begin to write go one after the other; other
 processes know nothing of that, so it is only a hint.
+
+A page that is known to hold the write lock for a short time goes before those that are known to
+hold it for much longer. Each of these lets so many go before it that its own time is doubled at
+most, so that none waits for ever.
 """
 
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
@@ -11,8 +15,11 @@ from time import monotonic
 from typing import Any
 
 from gevent.event import Event
+from greenlet import getcurrent
 
 from greenline.hub.deadline import wait_in
+from greenline.hub.handlers import Handler
+from greenline.hub.turns import Page, page_of
 from greenline.offload.threads import can_wait, native
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.05
@@ -27,8 +34,40 @@ OF_A_LOCK = "database is locked", "vtable constructor failed"
 # Statements that do not turn a read lock into a write lock.
 LOCKLESS = {"BEGIN", "SAVEPOINT", "RELEASE", "COMMIT", "END", "PRAGMA", "ATTACH", "DETACH"}
 
-# The connections that wait for a lock, by database, in the order of arrival.
+MUCH_LONGER = 4  # times
+SMOOTHING = 4  # transactions
+MAX_PAGES = 256
+
+# The connections that wait for a lock, by database, in the order in which they are to get it.
 waiting: dict[str, list["Retries"]] = {}
+# For how many seconds a transaction of a page holds the write lock of a database.
+holds: dict[tuple[str, Page], float] = {}
+
+
+def page() -> Page | None:
+    """Return the page that the caller's request asks for, None if it is none in a handler."""
+    handler = getcurrent()
+    request = handler.request if type(handler) is Handler else None
+    return None if request is None else page_of(request.method, request.path)
+
+
+def note_hold(database: str, of_page: Page | None, held_s: float) -> None:
+    """
+    Note for how long a transaction has held the write lock.
+
+    :param database: the name of the database, str.
+    :param of_page: what :func:`page` has returned where it began.
+    :param held_s: seconds, float.
+    """
+    if of_page is None:
+        return
+    key = database, of_page
+    before_s = holds.get(key)
+    if before_s is not None:
+        held_s = before_s + (held_s - before_s) / SMOOTHING
+    elif len(holds) >= MAX_PAGES:
+        holds.clear()
+    holds[key] = held_s
 
 
 def would_wait(error: sqlite3.OperationalError, keyword: str, has_read: bool) -> bool:
@@ -76,14 +115,35 @@ class Retries:
         self._database = database
         self._event = Event()
         self._delay_s = FIRST_RETRY_S
+        self._hold_s: float | None = None
+        self._given_s = 0.0  # the time of those that have gone before it
 
     def __enter__(self) -> "Retries":
         queue = waiting.setdefault(self._database, [])
+        place = len(queue)
         if self.is_writer:
+            if (of_page := page()) is not None:
+                self._hold_s = holds.get((self._database, of_page))
+            if self._hold_s is not None:
+                place = self._overtake(queue, self._hold_s)
             # The connections ahead of this one are woken first, so it may try less often.
-            self._delay_s = max(FIRST_RETRY_S, len(queue) / RETRIES_PER_S)
-        queue.append(self)
+            self._delay_s = max(FIRST_RETRY_S, place / RETRIES_PER_S)
+        queue.insert(place, self)
         return self
+
+    def _overtake(self, queue: list["Retries"], hold_s: float) -> int:
+        """Return the place in *queue* behind those that do not let this one go first."""
+        for ahead in range(len(queue) - 1, -1, -1):
+            each = queue[ahead]
+            if not each.is_writer:
+                continue  # it waits for something else
+            # One that is woken is about to get the lock.
+            if each._hold_s is None or each.is_woken:
+                return ahead + 1
+            if each._hold_s < max(MUCH_LONGER * hold_s, each._given_s + hold_s):
+                return ahead + 1
+            each._given_s += hold_s
+        return 0
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         queue = waiting[self._database]

@@ -14,6 +14,8 @@ import gevent
 
 from greenline.hub.cooperate import yield_to_hub
 from greenline.hub.thread_locks import main_ident
+from greenline.hub.turns import Page
+from greenline.offload.sqlite import busy
 from greenline.offload.sqlite.busy import Retries, must_queue, waiting, wake, would_wait
 from greenline.offload.sqlite.cursor import Cursor
 from greenline.offload.sqlite.quick import (
@@ -64,6 +66,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     _is_closed = False
     _has_read = False  # in this transaction: then sqlite does not wait for the write lock
     _only_reads = False  # in this transaction
+    _locked_s = 0.0  # when it began and took the write lock, 0 where it has not
+    _page: Page | None = None  # of the request that began it
     _has_begun = False  # something ran since the transaction began: it may hold locks
     _checks_thread = True
     _owner = 0
@@ -343,6 +347,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             and self._timeout_s
             and must_queue(database, self._has_quick_commits())
         )
+        takes_lock = is_first and statement.begins_to_write
+        begun_s = monotonic() if takes_lock else 0.0
         if not is_behind:
             try:
                 result = self._attempt(func, args, statement, begins)
@@ -350,13 +356,15 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
                 if self._timeout_s == 0 or not would_wait(error, keyword, self._has_read):
                     raise
             else:
-                self._let_next_try(keyword)
+                self._let_next_try(keyword, begun_s)
                 return result
         until_s = monotonic() + self._timeout_s
         with Retries(database, keyword) as retries:
             while True:
                 retries.wait(until_s)
                 self._yielded_s = monotonic()
+                if takes_lock:
+                    begun_s = self._yielded_s
                 try:
                     result = self._attempt(func, args, statement, begins)
                 except sqlite3.OperationalError as error:
@@ -364,7 +372,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
                         raise
                 else:
                     break
-        self._let_next_try(keyword)
+        self._let_next_try(keyword, begun_s)
         return result
 
     def _attempt(
@@ -506,8 +514,18 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         _ask(self, f"PRAGMA wal_autocheckpoint={self._checkpoint_pages if does else 0}")
         self._checkpoints = does
 
-    def _let_next_try(self, keyword: str) -> None:
-        """Wake connections that wait for a lock, if this one may have released its own."""
+    def _let_next_try(self, keyword: str, begun_s: float = 0.0) -> None:
+        """
+        Wake connections that wait for a lock, if this one may have released its own.
+
+        :param keyword: the first word of the statement that has ended, str, in upper case.
+        :param begun_s: when that has taken the write lock, monotonic, float. Default 0: it has not.
+        """
+        if begun_s:
+            self._page, self._locked_s = busy.page(), begun_s
+        if self._locked_s and (self._is_closed or keyword in ENDS or not self.in_transaction):
+            busy.note_hold(self._database, self._page, monotonic() - self._locked_s)
+            self._locked_s = 0.0
         if waiting and (self._is_closed or keyword in ENDS or not self.in_transaction):
             wake(self._database, was_reader=keyword == "SELECT")
             if keyword == "COMMIT" and self._syncs and can_wait():

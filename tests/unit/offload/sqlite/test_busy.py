@@ -3,13 +3,17 @@
 import sqlite3
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
 
+from greenline.hub.handlers import Handlers
+from greenline.hub.turns import page_of
 from greenline.offload import threads
 from greenline.offload.sqlite import busy
 from greenline.offload.sqlite.connection import ThreadedConnection
@@ -231,3 +235,67 @@ def test_a_writer_that_leaves_wakes_the_next_one(
             other.execute("commit")
             leaving.kill()
             waiting.get(timeout=5)
+
+
+@pytest.fixture
+def handlers() -> Iterator[Handlers]:
+    """Return handlers, which run requests."""
+    made = Handlers()
+    yield made
+    busy.holds.clear()
+
+
+def test_a_short_writer_goes_before_long_ones_as_long_as_these_hold_the_lock(
+    path: Path,
+    other: sqlite3.Connection,
+    handlers: Handlers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A login does not wait for twenty uploads, and no upload for more logins than take as long."""
+    monkeypatch.setattr(busy, "FIRST_RETRY_S", 20.0)  # none tries again without being woken
+    monkeypatch.setattr(busy, "LAST_RETRY_S", 20.0)
+    held = {"/long": 0.4, "/short": 0.1, "/other": 0.11}
+    for page, held_s in held.items():
+        busy.note_hold(str(path), page_of("POST", page), held_s)
+    written: list[str] = []
+    conns = []
+
+    def write(request: Any) -> None:
+        conn = sqlite3.connect(path, timeout=30, isolation_level=None)
+        conns.append(conn)
+        conn.execute("begin immediate")
+        written.append(request.path)
+        conn.execute("commit")
+
+    other.execute("begin immediate")
+    asked = ["/long", "/new", "/long", "/other", "/long", *["/short"] * 5]
+    writers = []
+    for page in asked:
+        request = SimpleNamespace(method="POST", path=page)
+        writers.append(gevent.spawn(handlers.run, write, request, request=request))
+        wait_until(lambda: len(next(iter(busy.waiting.values()), ())) == len(writers), "the wait")
+    other.execute("commit")
+    gevent.joinall(writers, timeout=10, raise_error=True)
+    # Not before one that is not known, nor before one that takes as long.
+    assert written == ["/long", "/new", "/long", "/other", *["/short"] * 4, "/long", "/short"]
+    for conn in conns:
+        conn.close()
+
+
+def test_the_time_in_which_a_page_holds_the_lock_is_known(path: Path, handlers: Handlers) -> None:
+    """From where its transaction gets the lock to its end, however it ends."""
+
+    def write(request: Any) -> None:
+        with closing(sqlite3.connect(path, timeout=30)) as conn:
+            conn.execute("insert into row values (2)")
+            gevent.sleep(0.05)
+            if request.path == "/failing":
+                return
+            conn.commit()
+            gevent.sleep(0.5)
+
+    for page in ("/long", "/failing"):
+        request = SimpleNamespace(method="POST", path=page)
+        handlers.run(write, request, request=request)
+        assert busy.holds[str(path), page_of("POST", page)] > 0.04
+    assert busy.holds[str(path), page_of("POST", "/long")] < 0.5
