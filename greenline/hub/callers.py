@@ -23,6 +23,7 @@ from greenline.hub.gevent_compat import (
 )
 
 _idents: dict[int, int] = {}  # by the id of an offload thread's greenlet, that of its caller
+_callers: dict[int, "Caller"] = {}  # likewise
 _known: dict[str, Any] = {}  # by the key of a thread-local, a reference to all its values
 
 
@@ -63,6 +64,11 @@ class Caller:
                 values = _values(key, local)
             if values and mine in values:
                 self._shared.append((values, values[mine]))
+        # A request in a native thread calls another one: what it shares itself it has not made, and
+        # its greenlet knows nothing of that.
+        if (outer := _callers.get(mine)) is not None:
+            shared = [values for values, _ in outer._shared if mine in values]
+            self._shared += [(values, values[mine]) for values in shared]
 
     def begin(self, thread: Any) -> None:
         """
@@ -72,6 +78,7 @@ class Caller:
         """
         self._number = number = id(thread)
         _idents[number] = self._ident
+        _callers[number] = self
         if not self._has_left:
             for values, mine in self._shared:
                 values[number] = mine
@@ -80,7 +87,7 @@ class Caller:
         """Take what the call has added, after the call; the parameter is that of :meth:`begin`."""
         self._unshare()
         self._shared = []
-        del _idents[self._number]
+        del _idents[self._number], _callers[self._number]
         if thread.__dict__:
             self._added = []
             for key in [key for key in thread.__dict__ if key.startswith(LOCAL_PREFIX)]:

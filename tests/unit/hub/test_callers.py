@@ -73,6 +73,32 @@ def test_a_call_has_its_caller_s_thread_locals() -> None:
     assert own.call(look) == [False, False]
 
 
+def test_a_call_of_a_request_in_a_native_thread_has_its_thread_locals() -> None:
+    """Those of before as well: a function of sqlite asks for the transaction of its request."""
+    places, own = threads.Places(1), threads.OwnThread()
+    before, made = threading.local(), _Made()
+
+    def change() -> int:
+        before.value += 1
+        return made.by
+
+    def request() -> None:
+        assert own.call(change) == threading.get_ident() == made.by
+        assert before.value == 2
+
+    def call() -> None:
+        before.value = 1
+        assert made.by == threading.get_ident()
+        places.run(LIMIT_S, request)
+        assert before.value == 2
+        assert own.call(change) == made.by
+        assert before.value == 3
+
+    for _ in range(2):
+        gevent.spawn(call).get(timeout=LIMIT_S)
+    assert own.call(lambda: hasattr(before, "value")) is False
+
+
 def test_added_values_end_with_the_caller() -> None:
     added: Any = threading.local()
     ended: list[int] = []
