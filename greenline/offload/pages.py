@@ -214,7 +214,8 @@ class Task:
             func = func.args[0] if is_context else func.func
         if not hasattr(func, "__qualname__"):
             func = type(func)
-        self.page: Page = ("thread", 0, f"{func.__module__}.{func.__qualname__}")
+        module = getattr(func, "__module__", None)  # a method of a type in C has none
+        self.page: Page = ("thread", 0, f"{module}.{func.__qualname__}")
         self._since_s = inf  # it computes; infinite while it waits
 
     def go_on(self) -> None:

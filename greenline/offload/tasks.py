@@ -78,10 +78,9 @@ class _Queue(SimpleQueue):
         if not isinstance(found, tuple):
             return found
         job, number, func, arguments, keywords = found
-        # Of map() it is mapstar(), which gets the function in the first item of its argument.
-        name = func
-        if getattr(func, "__module__", None) == "multiprocessing.pool" and arguments:
-            name = arguments[0][0]
+        # Of map() it is one of these, which get the function in the first item of their argument.
+        is_map = getattr(func, "__name__", "") in ("mapstar", "starmapstar")
+        name = arguments[0][0] if is_map else func
         return job, number, partial(_run, Task(name), func), arguments, keywords
 
 

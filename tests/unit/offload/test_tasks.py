@@ -149,6 +149,19 @@ def test_errors_are_those_of_the_function(known: Pages) -> None:
         assert str(executor.submit(fail).exception()) == "True"
 
 
+def test_a_method_of_a_type_in_c_is_a_function_as_well() -> None:
+    """It is of no module."""
+    with ThreadPoolExecutor(1) as executor, ThreadPool(1) as pool:
+        assert list(executor.map(str.upper, "ab")) == pool.map(str.upper, "ab") == ["A", "B"]
+        assert pool.starmap(pow, [(2, 3)]) == [8]
+
+
+@pytest.mark.parametrize("chunksize", [1, 2])
+def test_an_error_of_what_a_pool_iterates_over_reaches_the_caller(chunksize: int) -> None:
+    with ThreadPool(1) as pool, gevent.Timeout(10), pytest.raises(ZeroDivisionError):
+        list(pool.imap(sort, (1 // number for number in (1, 0)), chunksize))
+
+
 class Direct(ThreadPoolExecutor):
     """An executor without threads."""
 
