@@ -41,7 +41,7 @@ def parameters(dsn: str) -> dict[str, str]:
     named = {
         name: os.environ[variable]
         for name, variable in ENVIRONMENT.items()
-        if variable in os.environ
+        if name not in given and variable in os.environ
     }
     return {"port": DEFAULT_PORT, **named, **given}
 

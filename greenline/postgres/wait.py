@@ -8,18 +8,29 @@ costs no more than psycogreen's (``bench.callbacks``).
 
 from collections.abc import Callable
 from functools import wraps
+from select import POLLOUT
 
 import gevent
 import psycopg2
-from psycopg2.extensions import POLL_OK, POLL_READ, POLL_WRITE
+from psycopg2.extensions import (
+    POLL_OK,
+    POLL_READ,
+    POLL_WRITE,
+    STATUS_BEGIN,
+    STATUS_PREPARED,
+    STATUS_READY,
+)
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline.hub import deadline
+from greenline.hub.poll import has
 from greenline.postgres.cancel import cancel_statement
 from greenline.postgres.connection import READ_EVENT, WRITE, Connection, WatchedConnection
 
 Callback = Callable[[PsycopgConnection], None]
 EVENTS = {POLL_READ: READ_EVENT, POLL_WRITE: WRITE}
+# Before them psycopg2 has numbers without a name.
+CONNECTED = (STATUS_READY, STATUS_BEGIN, STATUS_PREPARED)
 
 
 def wait(conn: PsycopgConnection) -> None:
@@ -29,7 +40,7 @@ def wait(conn: PsycopgConnection) -> None:
     :raises DeadlineExceeded: the request's deadline has passed.
     """
     try:
-        with deadline.spending("postgres" if conn.status else "connecting"):
+        with deadline.spending(_what(conn)):
             watched = _watched(conn)
             while (state := conn.poll()) != POLL_OK:
                 if state not in EVENTS:
@@ -39,7 +50,7 @@ def wait(conn: PsycopgConnection) -> None:
                 # first one for ever.
                 if watched is not None and watched.settled:
                     deadline.wait_for(watched.watcher(EVENTS[state]))
-                else:
+                elif not _has_connected(conn, state):
                     _note_request(conn, state)
                     _wait_once(conn, EVENTS[state])
     except BaseException:
@@ -80,7 +91,7 @@ def keeping_promises(callback: Callback) -> Callback:
     def wait(conn: PsycopgConnection) -> None:
         try:
             _note_request(conn, POLL_READ)  # the callback does not show what it waits for
-            with deadline.spending("postgres" if conn.status else "connecting"):
+            with deadline.spending(_what(conn)):
                 callback(conn)
         except BaseException:
             break_off(conn)
@@ -100,6 +111,16 @@ def break_off(conn: PsycopgConnection) -> None:
     cancel_statement(conn)
     if isinstance(conn, WatchedConnection):
         conn.drop_watchers()
+
+
+def _what(conn: PsycopgConnection) -> str:
+    """Return the name of what *conn* spends time on."""
+    return "postgres" if conn.status in CONNECTED else "connecting"
+
+
+def _has_connected(conn: PsycopgConnection, state: int) -> bool:
+    """Return whether a connect needs no wait: to the own host the kernel's returns connected."""
+    return state == POLL_WRITE and conn.status not in CONNECTED and has(conn, POLLOUT)
 
 
 def _note_request(conn: PsycopgConnection, state: int) -> None:
