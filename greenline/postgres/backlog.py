@@ -28,7 +28,7 @@ def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float =
     :raises psycopg2.OperationalError: the connect failed, or the backlog stayed full.
     :raises DeadlineExceeded: the request's deadline has passed.
     """
-    backoff = Backoff(BACKLOG_PAUSE_S, MAX_BACKLOG_PAUSE_S)
+    backoff = None  # made where it is needed
     while True:
         try:
             return psycopg2_connect(dsn, connection_factory=connection_factory)
@@ -36,4 +36,5 @@ def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float =
             # Neither psycopg2 nor libpq keeps the errno, so the text is compared.
             if os.strerror(errno.EAGAIN) not in str(error) or monotonic() >= until_s:
                 raise
+        backoff = backoff or Backoff(BACKLOG_PAUSE_S, MAX_BACKLOG_PAUSE_S)
         backoff.wait()

@@ -148,26 +148,32 @@ def _connect(
     dsn: str, given: dict[str, str], make: Any, timeout_s: float | None, until_s: float
 ) -> Any:
     """Connect to the first server that answers; *timeout_s* is for each address, as in libpq."""
-    servers: list[Endpoint] = []
-    if has_names(given):
-        servers = _look_up(given, timeout_s)
-        target = with_endpoints(dsn, servers)
-    else:
-        target = dsn
-    if timeout_s is None:
-        return backlog.connect(target, make, until_s)
-    servers = servers or endpoints(given)
+    global _connecting
+    _connecting += 1
+    try:
+        servers: list[Endpoint] = []
+        if has_names(given):
+            servers = _look_up(given, timeout_s)
+            dsn = with_endpoints(dsn, servers)
+        if timeout_s is None:
+            return backlog.connect(dsn, make, until_s)
+        return _connect_in_time(dsn, servers or endpoints(given), make, timeout_s)
+    finally:
+        _connecting -= 1
+
+
+def _connect_in_time(dsn: str, servers: list[Endpoint], make: Any, timeout_s: float) -> Any:
     late = ""
     while True:
         attempt = _Attempt(servers, timeout_s)
         try:
-            return attempt.connect(target, make)
+            return attempt.connect(dsn, make)
         except _Expired:
             # libpq cannot continue with the next address: connect again without this one.
             late += _describe(servers.pop(attempt.current))
             if not servers:
                 raise psycopg2.OperationalError(late) from None
-            target = with_endpoints(dsn, servers)
+            dsn = with_endpoints(dsn, servers)
         except psycopg2.OperationalError as error:
             if late:
                 error.args = (f"{late}{error}",)
@@ -379,7 +385,6 @@ def has_no_slot(error: psycopg2.OperationalError) -> bool:
 
 def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> Any:
     """Return *attempt*'s connection; if there is no slot, wait for one until *until_s*."""
-    attempt = partial(_under_way, attempt)
     refused = None
     if dsn not in _queues:  # else it would overtake waiting greenlets
         try:
@@ -396,15 +401,6 @@ def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> An
     finally:
         if queue.is_empty():
             _queues.pop(dsn, None)
-
-
-def _under_way(attempt: Callable[[], Any]) -> Any:
-    global _connecting
-    _connecting += 1
-    try:
-        return attempt()
-    finally:
-        _connecting -= 1
 
 
 def _forget() -> None:
