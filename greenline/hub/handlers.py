@@ -8,7 +8,7 @@ no application code, and an idle client connection holds no handler.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from math import inf
 from queue import Empty
 from time import monotonic, thread_time
@@ -19,12 +19,11 @@ from gevent.hub import Hub
 from greenlet import getcurrent, greenlet
 
 from greenline.hub import collector
-from greenline.hub.thread_locks import SimpleQueue
+from greenline.hub.thread_locks import Event, SimpleQueue
 from greenline.hub.turns import LONG_S, Turn, Turns
 
 MIN_WAIT_S = 0.02  # for a place, of a request in a native thread
 
-_wait_for_watcher = Hub.wait
 switch = greenlet.switch  # the hub's own calls switch_out(), which has nothing to note then
 
 
@@ -186,13 +185,19 @@ def take_place(places: SimpleQueue, timeout_s: float) -> bool:
 
 
 def install() -> None:
-    """Let handlers note the end of each wait for a watcher; call it once in a process."""
-    setattr(Hub, "wait", _noted_wait)  # noqa: B010
+    """Let handlers note the end of each wait for one of these; call it once in a process."""
+    for kind, name in ((Hub, "wait"), (SimpleQueue, "_wait"), (Event, "wait")):
+        setattr(kind, name, _noted(getattr(kind, name)))
 
 
-def _noted_wait(self: Hub, watcher: Any) -> None:
-    _wait_for_watcher(self, watcher)
-    end_wait()
+def _noted(wait: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(wait)
+    def noted(self: Any, timeout: Any = None) -> Any:  # the hub's has a watcher in its place
+        result = wait(self, timeout)
+        end_wait()
+        return result
+
+    return noted
 
 
 def end_wait() -> None:

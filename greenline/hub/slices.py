@@ -42,7 +42,7 @@ from gevent.monkey import get_original
 from greenlet import getcurrent, greenlet
 
 from greenline.hub import collector, native_locals
-from greenline.hub.handlers import Handler
+from greenline.hub.handlers import Handler, end_wait
 from greenline.hub.native_callers import find_depth
 from greenline.hub.schedstat import QueuedTime
 from greenline.hub.turns import Turns
@@ -105,7 +105,8 @@ class Slices:
     :param turns: in which what was interrupted waits.
     :param note_blocked: called with a request or the task of a thread that has kept the main
         thread in C code without the interpreter's lock; with the seconds, but for those in which it
-        waited for a processor; and with those in which it used one. Default: do nothing.
+        waited for a processor; with those in which it used one; and with the frame that goes on
+        now, or None. Default: do nothing.
     :param interval_s: seconds, float. A request or a thread is interrupted when it has kept the
         main thread for ``FIRST`` of these, but for the time in which that waited for a processor,
         and after each further one.
@@ -115,7 +116,7 @@ class Slices:
         self,
         turns: Turns,
         interval_s: float,
-        note_blocked: Callable[[Any, float, float], object] = lambda *_: None,
+        note_blocked: Callable[[Any, float, float, Any], object] = lambda *_: None,
     ) -> None:
         self._turns = turns
         self._note_blocked = note_blocked
@@ -189,7 +190,7 @@ class Slices:
         self._is_ticking = True
         try:
             if self._asked_s < inf:
-                self._note_call_into_c()
+                self._note_call_into_c(frame)
             found = self._find(frame)
         finally:
             self._is_ticking = False
@@ -199,7 +200,7 @@ class Slices:
             self._wait(found)
         return None
 
-    def _note_call_into_c(self) -> None:
+    def _note_call_into_c(self, frame: FrameType | None) -> None:
         asked_s, self._asked_s = self._asked_s, inf
         me: Any = getcurrent()
         of_thread: Any = getattr(me, "task", None)  # of greenline.offload.tasks
@@ -213,7 +214,7 @@ class Slices:
         if blocked_s >= MIN_CALL_S:  # else it was about to answer
             # Between two looks there may be several calls that are shorter.
             looks = max(LOOK_S / blocked_s, 1.0)
-            self._note_blocked(what, looks * blocked_s, looks * computed_s)
+            self._note_blocked(what, looks * blocked_s, looks * computed_s, frame)
 
     def _find(self, frame: FrameType | None) -> Any:
         """Return the greenlet to interrupt; ``_again`` after the next instruction, or None."""
@@ -266,6 +267,8 @@ class Slices:
             waiter.get()
             if is_request:
                 me.go_on(computed_s)
+            else:
+                end_wait()
             # Until the next signal, which then comes after one interval.
             self._last, self._since_s = (id(me), self._hub.loop.iteration), self._clock()
             self._start_timer()
@@ -282,7 +285,7 @@ class Slices:
 
 def _may_wait(innermost: FrameType) -> bool:
     """Return whether the application runs in *innermost*, where a thread may be interrupted."""
-    if any(name in sys.modules for name in NATIVE) or _has_old_numpy():
+    if is_set_for_a_thread():
         return False
     if sys.getprofile() is not None or sys.gettrace() is not None:
         return False
@@ -298,7 +301,10 @@ def _may_wait(innermost: FrameType) -> bool:
     return frame is not None and frame is not innermost
 
 
-def _has_old_numpy() -> bool:
+def is_set_for_a_thread() -> bool:
+    """Return whether a library is loaded that sets something for a native thread, for a block."""
+    if any(name in sys.modules for name in NATIVE):
+        return True
     # errstate() is that of a native thread before numpy 2.
     numpy = sys.modules.get("numpy")
     return numpy is not None and str(getattr(numpy, "__version__", "0")).startswith(("0", "1."))

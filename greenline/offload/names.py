@@ -40,18 +40,31 @@ def wrap(name: str) -> None:
 
 
 def _replace(name: str, path: str, module: ModuleType) -> None:
-    *owners, attribute = path.split(".")
-    owner: Any = module
     try:
-        for each in owners:
-            owner = getattr(owner, each)
-        # From vars(), because getattr() would return a static or class method bound or unwrapped.
-        original = vars(owner).get(attribute) or getattr(owner, attribute)
-        callable_ = original.__func__ if isinstance(original, (staticmethod, classmethod)) else None
-        wrapped: Any = _in_a_thread(callable_ or original)
-        setattr(owner, attribute, type(original)(wrapped) if callable_ else wrapped)
+        replace(module, path, _in_a_thread)
     except (AttributeError, TypeError) as error:
         raise ConfigError(f"{OFFLOAD.name}: {name!r}: {error}") from error
+
+
+def replace(module: Any, path: str, wrap: Callable[[Any], Any]) -> None:
+    """
+    Replace a function by what *wrap* returns for it.
+
+    :param module: the module.
+    :param path: ``function`` or ``Class.method`` in it, str.
+    :param wrap: takes a function and returns one.
+    :raises AttributeError: there is none of this name.
+    """
+    *owners, attribute = path.split(".")
+    owner: Any = module
+    for each in owners:
+        owner = getattr(owner, each)
+    # From vars(), because getattr() would return a static or class method bound or unwrapped.
+    original = vars(owner).get(attribute) or getattr(owner, attribute)
+    if isinstance(original, staticmethod | classmethod):
+        setattr(owner, attribute, type(original)(wrap(original.__func__)))
+    else:
+        setattr(owner, attribute, wrap(original))
 
 
 def _in_a_thread(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -152,8 +152,7 @@ class Blocking:
         return (
             self._blocked >= MIN_BLOCKED
             and self.blocked_s >= max(BLOCKED_S, BLOCKED_SHARE * known_s) * self.requests
-            and not any(name in sys.modules for name in OF_ONE_THREAD)
-            and not _uses_gevent()
+            and may_move()
         )
 
 
@@ -215,8 +214,11 @@ class Task:
         if not hasattr(func, "__qualname__"):
             func = type(func)
         module = getattr(func, "__module__", None)  # a method of a type in C has none
-        self.page: Page = ("thread", 0, f"{module}.{func.__qualname__}")
+        self.name = f"{module}.{func.__qualname__}"
+        self.page: Page = ("thread", 0, self.name)
         self._since_s = inf  # it computes; infinite while it waits
+        self._noted_s = inf  # _since_s, when it has blocked last
+        self._times, self._blocked_s = 0, 0.0
 
     def go_on(self) -> None:
         """Note that it begins, or that a wait of it has ended."""
@@ -229,6 +231,18 @@ class Task:
     def computed_at(self, now: float, _: float) -> bool:
         """Return whether it has computed without a wait since *now*, monotonic seconds, float."""
         return self._since_s <= now
+
+    def blocks_again(self, blocked_s: float) -> bool:
+        """
+        Note that it has blocked; return whether it has done so again and again, between waits.
+
+        :param blocked_s: for how long, seconds, float.
+        """
+        if self._noted_s != self._since_s:
+            self._noted_s = self._since_s
+            self._times += 1
+        self._blocked_s += blocked_s
+        return self._times >= MIN_BLOCKED and self._blocked_s >= self._times * BLOCKED_S
 
 
 class Pages:
@@ -296,6 +310,11 @@ class Pages:
         if self.is_counting():
             found.requests += 1
         return None
+
+
+def may_move() -> bool:
+    """Return whether what the application has loaded works in native threads."""
+    return not any(name in sys.modules for name in OF_ONE_THREAD) and not _uses_gevent()
 
 
 @cache  # it takes some milliseconds

@@ -798,7 +798,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if not interval_ms:
             return None
         moves = self.moves_pages and settings.OFFLOAD.read() is not None
-        note = (self._pages.note,) if moves else ()
+        note = (tasks.note,) if moves else ()
         tasks.pages = self._pages if moves else None
         slices = Slices(self._handlers.turns, interval_ms / 1000, *note)
         slices.start(signals.set_handler)

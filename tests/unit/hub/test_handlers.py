@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
+from queue import SimpleQueue
 from time import monotonic, thread_time
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,9 @@ from typing import Any
 import gevent
 import gevent.event
 import pytest
-from gevent.hub import Hub
 
-from greenline.hub import handlers as module
-from greenline.hub import lock_waits, sleep
+from greenline.hub import sleep
 from greenline.hub.handlers import Handlers
-from greenline.hub.thread_locks import Lock
 from greenline.hub.turns import LONG_S, SMOOTHING
 from greenline.offload import threads
 
@@ -163,13 +161,6 @@ def test_what_a_retired_handler_kept_is_dropped(handlers: Handlers) -> None:
     assert handlers.stats() == {"size": 1, "idle": 1}
 
 
-@pytest.fixture
-def _hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hub, "wait", Hub.wait)
-    module.install()
-    monkeypatch.setattr(Lock, "_wait", lock_waits._counted_wait)
-
-
 def compute(seconds: float = 2 * LONG_S) -> None:
     until_s = thread_time() + seconds
     while thread_time() < until_s:
@@ -183,6 +174,18 @@ def wait_for_lock() -> None:
     lock.acquire()
 
 
+def wait_for_queue() -> None:
+    queue: SimpleQueue[None] = SimpleQueue()
+    gevent.spawn_later(0.001, queue.put, None)
+    queue.get()
+
+
+def wait_for_event() -> None:
+    event = threading.Event()
+    gevent.spawn_later(0.001, event.set)
+    event.wait(timeout=10.0)
+
+
 def wait_for_socket() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -194,12 +197,14 @@ WAITS = [
     pytest.param(lambda: None, id="none"),
     pytest.param(wait_for_socket, id="socket"),
     pytest.param(wait_for_lock, id="lock"),
+    pytest.param(wait_for_queue, id="queue"),
+    pytest.param(wait_for_event, id="event"),
     pytest.param(partial(sleep.sleep, 0.001), id="sleep"),
     pytest.param(partial(threads.run, bool), id="offloaded call"),
 ]
 
 
-@pytest.mark.usefixtures("_hooks")
+@pytest.mark.usefixtures("noted_waits")
 @pytest.mark.parametrize("wait", WAITS)
 def test_what_a_request_computes_is_noted(handlers: Handlers, wait: Callable[[], object]) -> None:
     """Before a wait as well as after it."""
@@ -212,7 +217,7 @@ def test_what_a_request_computes_is_noted(handlers: Handlers, wait: Callable[[],
         handlers.turns.forget_unused()
 
 
-@pytest.mark.usefixtures("_hooks")
+@pytest.mark.usefixtures("noted_waits")
 @pytest.mark.parametrize("wait", [*WAITS, pytest.param(gevent.event.Event().wait, id="event")])
 def test_a_wait_is_no_computing(handlers: Handlers, wait: Callable[[], object]) -> None:
     """Whatever it is for, and however long."""

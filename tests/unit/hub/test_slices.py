@@ -214,13 +214,13 @@ def test_what_waits_for_the_disk_is_interrupted_between_two_calls(handlers: Hand
 )
 def test_a_call_into_c_that_lets_other_threads_run_is_noted(call_c: Work, computes: bool) -> None:
     """With its time, and how much of that it used the processor."""
-    noted: list[tuple[object, float, float]] = []
+    noted: list[tuple[Any, ...]] = []
     before_s = monotonic()
     with interrupted_after(INTERVAL_S, lambda *each: noted.append(each)) as handlers:
         run(handlers, in_application(call_c))
     took_s = monotonic() - before_s
     assert noted
-    assert all(request is REQUEST for request, _, _ in noted)
+    assert all(request is REQUEST for request, *_ in noted)
     blocked_s, computed_s = (sum(each[number] for each in noted) for number in (1, 2))
     # A short call at its end is taken for several.
     assert 0 < blocked_s <= took_s + module.LOOK_S

@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import signal
+import sys
 import threading
 from _thread import interrupt_main
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from math import inf
 from multiprocessing.pool import ThreadPool
+from queue import SimpleQueue
+from threading import Event
 from time import monotonic, thread_time
+from types import ModuleType
 from typing import Any
 
 import gevent
@@ -20,7 +24,7 @@ from gevent.monkey import get_original
 from greenline.hub.handlers import Handlers, end_wait
 from greenline.hub.slices import SIGNAL
 from greenline.offload import tasks
-from greenline.offload.pages import MIN_BLOCKED, Pages, Task
+from greenline.offload.pages import BLOCKED_S, MIN_BLOCKED, OF_ONE_THREAD, Pages, Task
 from greenline.offload.threads import is_offloaded
 from greenline.offload.threads import run as run_in_thread
 from tests.helpers.slices import interrupted_after
@@ -263,3 +267,175 @@ def test_a_thread_may_run_a_loop_of_asyncio() -> None:
     thread.start()
     thread.join()
     assert found == [True]
+
+
+class Loop:
+    """A thread that goes on and on; :meth:`step` blocks in C."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Event] = SimpleQueue()
+        self.found: list[bool] = []
+
+    def run(self) -> None:
+        while True:
+            self.step(self.queue.get())
+
+    def step(self, done: Event) -> None:
+        get_original("time", "sleep")(LONG_S / 10)
+        self.found.append(is_offloaded())
+        done.set()
+
+
+@pytest.mark.usefixtures("noted_waits")
+def test_what_a_thread_calls_again_and_again_runs_in_a_native_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread itself does not end, so that no next one would."""
+    monkeypatch.setattr(Loop, "step", Loop.step)  # set back at the end
+    loop = Loop()
+    with interrupted_after(0.002, tasks.note):
+        threading.Thread(target=loop.run, daemon=True).start()
+        for _ in range(500):  # the watchdog looks for a tenth of the time
+            done = Event()
+            loop.queue.put(done)
+            done.wait(10.0)
+            gevent.sleep(0.001)
+            if loop.found[-1]:
+                break
+    assert not loop.found[0]
+    assert loop.found[-1]
+
+
+PARTS = """
+import contextlib, functools, sys
+from greenline.offload import tasks
+from greenline.offload.pages import Task
+
+def note(task):
+    for _ in range(3):
+        task.go_on()
+        tasks.note(task, 1.0, 1.0, sys._getframe())
+
+def function(task): note(task)
+class Class:
+    def method(self, task): note(task)
+    @staticmethod
+    def static(task): note(task)
+    @classmethod
+    def of_class(cls, task): note(task)
+    def __call__(self, task): note(task)
+    @property
+    def prop(self): note(self.task)
+
+def decorator(func):
+    @functools.wraps(func)
+    def decorated(task): func(task)
+    return decorated
+def generator(task):
+    yield note(task)
+async def coroutine(task): note(task)
+def wrapped(task): note(task)
+wrapped = decorator(wrapped)
+"""
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of an application; what became a task of its own is none afterwards."""
+    module: Any = ModuleType("parts")
+    monkeypatch.setitem(sys.modules, "parts", module)
+    exec(PARTS, vars(module))  # noqa: S102
+    yield module
+    tasks._parts.clear()
+
+
+def go_on(func: Callable[..., object]) -> None:
+    """Run *func* in a task, in which it blocks between several waits."""
+    task = Task(go_on)
+    tasks._run(task, lambda: func(task))
+
+
+@pytest.mark.parametrize(
+    "name", ["function", "Class.method", "Class.static", "Class.of_class"]
+)  # fmt: skip
+def test_a_function_in_progress_becomes_a_task(parts: Any, name: str) -> None:
+    """It is the outermost one, under its own name, and does what it did."""
+    owner = parts if name == "function" else parts.Class()
+    func = name.rpartition(".")[2]
+    go_on(lambda task: getattr(owner, func)(task))
+    assert getattr(owner, func).__qualname__ == name
+    assert getattr(owner, func).__wrapped__
+    assert not hasattr(parts.note, "__wrapped__")
+    go_on(lambda task: getattr(owner, func)(task))
+    assert hasattr(parts.note, "__wrapped__")  # the next one
+
+
+def test_a_function_that_was_imported_by_its_name_is_the_same(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other: Any = ModuleType("other")
+    monkeypatch.setitem(sys.modules, "other", other)
+    other.renamed = parts.function
+    go_on(lambda task: other.renamed(task))
+    assert other.renamed is parts.function
+    assert parts.function.__wrapped__
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda parts, task: parts.Class()(task),
+        lambda parts, task: list(parts.generator(task)),
+        lambda parts, task: next(parts.coroutine(task).__await__(), None),
+        lambda parts, task: parts.wrapped(task),
+        lambda parts, task: setattr(made := parts.Class(), "task", task) or made.prop,
+    ],
+    ids=["special", "generator", "coroutine", "decorated", "property"],
+)
+def test_what_is_not_called_by_its_name_stays_what_it_is(parts: Any, call: Any) -> None:
+    """The next function inside becomes one."""
+    before = dict(vars(parts)), dict(vars(parts.Class))
+    go_on(partial(call, parts))
+    assert hasattr(parts.note, "__wrapped__")
+    before[0]["note"] = parts.note
+    assert (dict(vars(parts)), dict(vars(parts.Class))) == before
+
+
+async def awaited(parts: Any, task: Task) -> None:
+    await parts.coroutine(task)
+    parts.function(task)
+
+
+def test_what_a_loop_of_asyncio_calls_stays_in_its_thread(parts: Any) -> None:
+    """It may ask which loop runs."""
+    go_on(lambda task: asyncio.run(awaited(parts, task)))
+    assert not tasks._parts
+
+
+@pytest.mark.parametrize("module", ["torch", OF_ONE_THREAD[0]])
+def test_nothing_is_divided_where_a_library_keeps_something_for_a_native_thread(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    """Its no_grad(), for instance, is that of the thread that called it."""
+    monkeypatch.setitem(sys.modules, module, ModuleType(module))
+    go_on(parts.function)
+    assert not tasks._parts
+
+
+def test_few_functions_become_tasks(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs all of its calls something."""
+    monkeypatch.setattr(tasks, "MAX_PARTS", 1)
+    for _ in range(2):
+        go_on(lambda task: parts.function(task))
+    assert len(tasks._parts) == 1
+
+
+def test_a_task_that_seldom_blocks_is_not_divided(parts: Any) -> None:
+    """Neither one that has waited once, nor one that blocks for less than a thread takes."""
+    task = Task(go_on)
+    for _ in range(MIN_BLOCKED):
+        assert not task.blocks_again(LONG_S)
+    task = Task(go_on)
+    for _ in range(MIN_BLOCKED):
+        task.go_on()
+        assert not task.blocks_again(BLOCKED_S / 2)
