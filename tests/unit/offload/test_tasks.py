@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import signal
 import sys
 import threading
@@ -210,6 +211,22 @@ def test_a_call_into_c_is_noted_with_its_task() -> None:
     assert {task.page for task in noted} == {Task(get_original("time", "sleep")).page}
 
 
+def test_a_call_into_c_is_noted_after_a_turn() -> None:
+    """A thread that computes was interrupted."""
+    noted: list[Any] = []
+
+    def work() -> None:
+        while not getattr(gevent.getcurrent(), "turn", None):
+            pass
+        get_original("time", "sleep")(LONG_S)
+
+    with interrupted_after(0.002, lambda *each: noted.append(each)):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert noted
+
+
 def test_a_thread_that_began_after_a_look_has_not_kept_the_hub_at_it() -> None:
     """The hub was idle then."""
     noted: list[Any] = []
@@ -381,6 +398,14 @@ def test_a_function_that_was_imported_by_its_name_is_the_same(
     assert parts.function.__wrapped__
 
 
+def test_the_function_of_a_task_is_none_of_its_parts(parts: Any) -> None:
+    """It goes on; the next one is a task already."""
+    task = Task(parts.function)
+    tasks._run(task, parts.function, task)
+    assert not hasattr(parts.function, "__wrapped__")
+    assert parts.note.__wrapped__
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -389,14 +414,16 @@ def test_a_function_that_was_imported_by_its_name_is_the_same(
         lambda parts, task: next(parts.coroutine(task).__await__(), None),
         lambda parts, task: parts.wrapped(task),
         lambda parts, task: setattr(made := parts.Class(), "task", task) or made.prop,
+        lambda parts, task: re.sub("x", lambda _: parts.note(task) or "", "x"),
     ],
-    ids=["special", "generator", "coroutine", "decorated", "property"],
+    ids=["special", "generator", "coroutine", "decorated", "property", "standard library"],
 )
 def test_what_is_not_called_by_its_name_stays_what_it_is(parts: Any, call: Any) -> None:
     """The next function inside becomes one."""
     before = dict(vars(parts)), dict(vars(parts.Class))
     go_on(partial(call, parts))
     assert hasattr(parts.note, "__wrapped__")
+    assert not hasattr(re.sub, "__wrapped__")
     before[0]["note"] = parts.note
     assert (dict(vars(parts)), dict(vars(parts.Class))) == before
 
