@@ -60,8 +60,7 @@ def _running_task(bootstrap: Callable[[Any], None]) -> Callable[[Any], None]:
     @wraps(bootstrap)
     def run_task(self: Any) -> None:
         before = vars(self).get("run")  # Sentry sets one
-        # The target: a library may have replaced run() by a function that it has for all.
-        self.run = partial(_run, Task(getattr(self, "_target", None) or type(self).run), self.run)
+        self.run = partial(_run, Task(_work_of(self)), self.run)
         try:
             bootstrap(self)
         finally:
@@ -71,6 +70,13 @@ def _running_task(bootstrap: Callable[[Any], None]) -> Callable[[Any], None]:
                 self.run = before
 
     return run_task
+
+
+def _work_of(thread: Any) -> Any:
+    if isinstance(thread, threading.Timer):
+        return thread.function
+    # The target: a library may have replaced run() by a function that it has for all.
+    return getattr(thread, "_target", None) or type(thread).run
 
 
 def _submitting_task(submit: Callable[..., Any]) -> Callable[..., Any]:

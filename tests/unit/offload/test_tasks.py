@@ -9,7 +9,7 @@ import threading
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial
+from functools import partial, wraps
 from math import inf
 from multiprocessing.pool import ThreadPool
 from queue import SimpleQueue
@@ -72,6 +72,15 @@ def of_target(func: Callable[[], object]) -> bool:
     return found[0]
 
 
+def timed(func: Callable[..., bool]) -> bool:
+    found: list[bool] = []
+    timer = threading.Timer(0.0, lambda: None)
+    timer.function = wraps(func)(lambda: found.append(func()))
+    timer.start()
+    timer.join()
+    return found[0]
+
+
 def submitted(executor: Callable[..., Executor], func: Callable[..., bool]) -> bool:
     with executor(1) as each:
         return each.submit(func).result()
@@ -93,8 +102,8 @@ def by_asyncio(func: Callable[..., bool]) -> bool:
 
 @pytest.mark.parametrize(
     "run",
-    [of_target, partial(submitted, ThreadPoolExecutor), mapped, applied, by_asyncio],
-    ids=["thread", "executor", "map", "apply", "asyncio"],
+    [of_target, timed, partial(submitted, ThreadPoolExecutor), mapped, applied, by_asyncio],
+    ids=["thread", "timer", "executor", "map", "apply", "asyncio"],
 )
 def test_what_has_blocked_runs_in_a_native_thread(known: Pages, run: Any) -> None:
     assert not run(sort)
