@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial, wraps
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType, FunctionType
@@ -140,7 +141,8 @@ def _divide(task: Task, innermost: FrameType | None) -> None:
     if frame is None or found is None:
         return
     _parts.add(found.f_code)
-    names.replace(sys.modules[found.f_globals["__name__"]], found.f_code.co_qualname, _as_a_task)
+    with suppress(Exception):  # a metaclass may refuse it; an error would be that of the task
+        names.replace(sys.modules[found.f_globals["__name__"]], found.f_code.co_qualname, _as_a_task)
 
 
 def _has_a_loop() -> bool:

@@ -353,6 +353,11 @@ class Class:
     @property
     def prop(self): note(self.task)
 
+class Meta(type):
+    def __setattr__(cls, name, value): raise RuntimeError(name)
+class Refusing(metaclass=Meta):
+    def method(self, task): note(task)
+
 def decorator(func):
     @functools.wraps(func)
     def decorated(task): func(task)
@@ -405,6 +410,12 @@ def test_a_function_that_was_imported_by_its_name_is_the_same(
     go_on(lambda task: other.renamed(task))
     assert other.renamed is parts.function
     assert parts.function.__wrapped__
+
+
+def test_an_error_of_a_metaclass_is_none_of_the_task(parts: Any) -> None:
+    for _ in range(2):
+        go_on(lambda task: parts.Refusing().method(task))
+    assert hasattr(parts.note, "__wrapped__")
 
 
 def test_the_function_of_a_task_is_none_of_its_parts(parts: Any) -> None:
