@@ -141,8 +141,9 @@ def _divide(task: Task, innermost: FrameType | None) -> None:
     if frame is None or found is None:
         return
     _parts.add(found.f_code)
+    module = sys.modules[found.f_globals["__name__"]]
     with suppress(Exception):  # a metaclass may refuse it; an error would be that of the task
-        names.replace(sys.modules[found.f_globals["__name__"]], found.f_code.co_qualname, _as_a_task)
+        names.replace(module, found.f_code.co_qualname, _as_a_task)
 
 
 def _has_a_loop() -> bool:
