@@ -2,9 +2,9 @@
 Ask for a small page beside pages that keep a thread, on our worker and on gunicorn's threads.
 
 1. Clients ask for pages that compute for about ten milliseconds, at once or after a wait, or for a
-   hundred, that copy two hundred files, compress two megabytes, hash sixteen, or wait for ten
-   milliseconds in C, and one client for a small page. All serve the same WSGI application,
-   unmodified, on one worker.
+   hundred, that copy two hundred files, compress two megabytes, hash sixteen, let a thread hash
+   that takes one after the other from a queue, or wait for ten milliseconds in C, and one client
+   for a small page. All serve the same WSGI application, unmodified, on one worker.
 2. The servers have a core, those who ask the others. Rounds are interleaved; a ratio is the middle
    one of those in each round.
 3. The exit status is 1 when the run is invalid, when the small page takes longer than promised
@@ -30,7 +30,7 @@ from bench.servers import Gunicorn
 THREADS = (8, 16, 32)
 # C code that lets other threads run: there the small page of gthread-32 is as fast, and ours is
 # answered so often that it has a fifth of the processor.
-IN_C = ("/compresses", "/hashes", "/waits-in-c")
+IN_C = ("/compresses", "/hashes", "/queues", "/waits-in-c")
 WORKS = ("/computes", "/waits", "/computes-long", "/copies", *IN_C)
 SMALL = "/small"
 CLIENTS = 20

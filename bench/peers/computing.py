@@ -1,11 +1,12 @@
 """
 A WSGI application of pages that keep a thread: they compute, one of them after a wait, copy files,
-compress, hash or wait in C; and a small one.
+compress, hash, let a thread hash for them, or wait in C; and a small one.
 """
 
 import ctypes
 import hashlib
 import os
+import queue
 import shutil
 import socket
 import tempfile
@@ -22,6 +23,8 @@ ZEROS = bytes(16_000_000)  # to hash it takes about ten milliseconds
 libc = ctypes.CDLL(None)
 
 kept = threading.local()
+waiting: "queue.Queue[threading.Event]" = queue.Queue()
+lock = threading.Lock()
 
 
 def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -35,12 +38,36 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         zlib.compress(TEXT)
     elif path == "/hashes":
         hashlib.sha256(ZEROS)
+    elif path == "/queues":
+        wait_for_hash()
     elif path == "/waits-in-c":
         libc.usleep(10_000)
     elif path != "/small":
         compute(10 * STEPS if path == "/computes-long" else STEPS)
     start_response("200 OK", [("Content-Length", str(len(path)))])
     return [path.encode()]
+
+
+def wait_for_hash() -> None:
+    """Wait until a thread that takes one request after the other has hashed for this one."""
+    with lock:
+        if not any(each.name == "hashing" for each in threading.enumerate()):
+            threading.Thread(target=hash_for_all, name="hashing", daemon=True).start()
+    done = threading.Event()
+    waiting.put(done)
+    done.wait()
+
+
+def hash_for_all() -> None:
+    """Hash for one request after the other, for ever."""
+    while True:
+        hash_for(waiting.get())
+
+
+def hash_for(done: threading.Event) -> None:
+    """Hash, and say so."""
+    hashlib.sha256(ZEROS)
+    done.set()
 
 
 def compute(steps: int) -> int:
