@@ -9,12 +9,14 @@ worker. Which pages call them is not known before: the interruptions that such c
 threads.
 """
 
+import ast
 import sys
 from collections.abc import Callable
 from contextvars import Context
 from functools import cache, partial
 from io import BytesIO
 from math import inf
+from pathlib import Path
 from time import monotonic, thread_time
 from typing import Any
 from weakref import WeakSet, ref
@@ -38,12 +40,13 @@ SMOOTHING = 16  # requests
 MAX_WAITS = 8  # for so many times what it takes of the processor a request waits for its place
 END = object()  # of a body
 MAX_PAGES = 256
+INSTALLED = {"site-packages", "dist-packages"}  # the folders of libraries
 # Where one of these is loaded no page runs in a thread. What they make works in one thread alone,
 # and may be kept from the requests before; the connections of greenline's own pools belong to the
 # hub.
 OF_ONE_THREAD = "pysqlite3", "sqlcipher3", "greenline.mongo.counted", "greenline.postgres.pool"
-# Nor where a module of the application has one of these: a greenlet that a request spawns would
-# stand still when its thread has ended the request.
+# Nor where a module of the application has one of these, or one of a library that works with gevent
+# alone: a greenlet that a request spawns would stand still when its thread has ended the request.
 OF_THE_HUB = (
     gevent, gevent.spawn, gevent.spawn_later, gevent.Greenlet, gevent.pool.Group, gevent.pool.Pool,
 )  # fmt: skip
@@ -320,8 +323,32 @@ def may_move() -> bool:
 @cache  # it takes some milliseconds
 def _uses_gevent() -> bool:
     return any(
-        any(value is each for each in OF_THE_HUB)
+        name.partition(".")[0] not in GREEN
+        and any(value is each for value in list(namespace.values()) for each in OF_THE_HUB)
+        and _needs_gevent(namespace.get("__file__") or "")
         for name, namespace in namespaces()
-        if name.partition(".")[0] not in GREEN
-        for value in list(namespace.values())
     )
+
+
+def _needs_gevent(file: str) -> bool:
+    """
+    Return whether a module that has gevent is the application's, or imports it in any case.
+
+    A library that goes on without gevent, as huey does, uses it where the application wants it to.
+    """
+    if INSTALLED.isdisjoint(Path(file).parts):
+        return True
+    try:
+        statements = ast.parse(Path(file).read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return True
+    return any(map(_imports_gevent, statements))
+
+
+def _imports_gevent(statement: ast.AST) -> bool:
+    if isinstance(statement, ast.Import):
+        return any(each.name.partition(".")[0] == "gevent" for each in statement.names)
+    if isinstance(statement, ast.ImportFrom):
+        return str(statement.module).partition(".")[0] == "gevent"
+    is_guarded = isinstance(statement, ast.Try) and statement.handlers
+    return not is_guarded and any(map(_imports_gevent, ast.iter_child_nodes(statement)))

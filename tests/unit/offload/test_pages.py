@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from io import BytesIO
+from pathlib import Path
 from time import monotonic
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -201,6 +202,43 @@ def test_an_application_that_spawns_greenlets_stays_in_the_hub(
     for _ in range(MIN_BLOCKED):
         pages.note(Request(), LONG_S, LONG_S)
     assert places_of(pages) is None
+
+
+IN_ANY_CASE = "if True:\n    from gevent import spawn\n"
+IF_IT_IS_THERE = "try:\n    import gevent\nexcept ImportError:\n    gevent = None\n"
+OF_ANOTHER = "from gevent_or_none import gevent\n"
+
+
+@pytest.mark.parametrize(
+    ("folder", "source", "moves"),
+    [
+        ("site-packages", IN_ANY_CASE, False),
+        ("site-packages", "import gevent.pool, sys\n", False),
+        ("site-packages", IF_IT_IS_THERE, True),
+        ("dist-packages", OF_ANOTHER, True),
+        ("site-packages", "gevent", False),
+        ("application", IF_IT_IS_THERE, False),
+    ],
+)
+def test_a_library_that_works_without_gevent_does_not_keep_pages_in_the_hub(
+    pages: Pages,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    folder: str,
+    source: str,
+    moves: bool,
+) -> None:
+    """It uses gevent where the application wants it to."""
+    path = tmp_path / folder / "library.py"
+    path.parent.mkdir()
+    library = ModuleType("library")
+    vars(library).update(gevent=gevent, __file__=str(path))
+    if source != "gevent":  # there is none
+        path.write_text(source)
+    monkeypatch.setitem(sys.modules, "library", library)
+    for _ in range(MIN_BLOCKED):
+        pages.note(Request(), LONG_S, LONG_S)
+    assert (places_of(pages) is not None) is moves
 
 
 def test_a_page_that_ends_at_once_runs_in_greenlets_again(pages: Pages) -> None:
