@@ -202,3 +202,5 @@ def _run(task: Task, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
         return func(*args, **kwargs)
     finally:
         me.task = outer
+        if outer is not None:  # that of the loop which called it, and it may have waited
+            outer.go_on()

@@ -272,6 +272,22 @@ def test_a_task_is_measured_between_its_waits() -> None:
     assert found == [(False, True), (False, False), (False, True)]
 
 
+def test_a_task_has_not_computed_while_one_that_it_called_has_waited() -> None:
+    """Only the one in progress sees the wait."""
+    found: list[bool] = []
+    before_s = monotonic()
+
+    def work() -> None:
+        task = gevent.getcurrent().task  # type: ignore[attr-defined]
+        tasks._run(Task(gevent.sleep), gevent.sleep, 0.001)
+        found.append(task.computed_at(before_s + 0.001, 0.0))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [False]
+
+
 def test_a_greenlet_has_no_task_when_it_has_ended() -> None:
     """An executor's thread waits for the next one."""
     with ThreadPoolExecutor(1) as executor:
