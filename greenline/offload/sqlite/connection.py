@@ -16,7 +16,14 @@ from greenline.hub.cooperate import yield_to_hub
 from greenline.hub.thread_locks import main_ident
 from greenline.hub.turns import Page
 from greenline.offload.sqlite import busy
-from greenline.offload.sqlite.busy import Retries, must_queue, waiting, wake, would_wait
+from greenline.offload.sqlite.busy import (
+    FIRST_RETRY_S,
+    Retries,
+    must_queue,
+    waiting,
+    wake,
+    would_wait,
+)
 from greenline.offload.sqlite.cursor import Cursor
 from greenline.offload.sqlite.quick import (
     CLOSE,
@@ -35,13 +42,17 @@ from greenline.offload.sqlite.quick import (
     run_or_hand_over,
 )
 from greenline.offload.sqlite.statement import COMMIT, READS, ROLLBACK, Statement
-from greenline.offload.threads import OwnThread, can_wait, get_ident, is_offloaded
+from greenline.offload.threads import OwnThread, can_wait, get_ident, is_offloaded, native
 
 # The originals: the names in sqlite3 are replaced later.
 _Connection: Any = sqlite3.Connection
 _Cursor: Any = sqlite3.Cursor
 
 YIELD_EVERY_S = 0.005
+# Of a transaction that holds a lock: others wait for its end, or fail because of it. What computes
+# for so long is interrupted in any case.
+LOCKED_YIELD_EVERY_S = 0.025
+COMMIT_WAIT_S = 0.05  # for readers, in the thread
 OFF, NORMAL = 0, 1  # of PRAGMA synchronous
 TEMP = 1  # number of the temporary database; those that are attached follow
 ENDS = "COMMIT", "ROLLBACK"  # with autocommit=False a transaction has begun after them
@@ -66,7 +77,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     _is_closed = False
     _has_read = False  # in this transaction: then sqlite does not wait for the write lock
     _only_reads = False  # in this transaction
-    _locked_s = 0.0  # when it began and took the write lock, 0 where it has not
+    _locked_s = 0.0  # when it took the write lock, 0 where it has not
     _page: Page | None = None  # of the request that began it
     _has_begun = False  # something ran since the transaction began: it may hold locks
     _checks_thread = True
@@ -347,7 +358,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             and self._timeout_s
             and must_queue(database, self._has_quick_commits())
         )
-        takes_lock = is_first and statement.begins_to_write
+        takes_lock = statement.begins_to_write and (is_first or not self._locked_s)
         begun_s = monotonic() if takes_lock else 0.0
         if not is_behind:
             try:
@@ -409,6 +420,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             key = ""  # says nothing of the small ones
         elif is_quick and commits:
             key = COMMIT.key
+        if statement.keyword == "COMMIT" and self._locked_s and self._timeout_s:  # it has written
+            func, args = commit_repeatedly, (func, *args)
         if key:
             func, args = measured, (self._paces, key, func, *args)
         self._guard.has_called = False
@@ -458,7 +471,9 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
 
     def _is_free_still(self, own: OwnThread) -> bool:
         """Let others run if this connection was quick for long; return False if one took it."""
-        if monotonic() - self._yielded_s <= YIELD_EVERY_S or not can_wait():
+        holds_lock = self._locked_s or self._has_read
+        limit_s = LOCKED_YIELD_EVERY_S if holds_lock else YIELD_EVERY_S
+        if monotonic() - self._yielded_s <= limit_s or not can_wait():
             return True
         # Quick statements in a row never wait, and would keep the other greenlets from running.
         yield_to_hub()
@@ -537,6 +552,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
 
     def _waiting_in_sqlite(self, func: Callable[..., Any], *args: Any) -> Any:
         """Call a function that cannot be tried again, in the thread; sqlite waits for locks."""
+        if self._guard.is_here:  # another greenlet has ended the transaction
+            return func(*args)
         # This blocks only the thread of this connection: the holder of the lock has another one.
         _ask(self, f"PRAGMA busy_timeout={self._timeout_s * 1000:.0f}")
         try:
@@ -565,6 +582,20 @@ def _ask(conn: Any, sql: str) -> Any:
 
 def _initialize(conn: ThreadedConnection, database: Any, kwargs: dict[str, Any]) -> None:
     _Connection.__init__(conn, database, **kwargs)
+
+
+def commit_repeatedly(func: Callable[..., Any], *args: Any) -> Any:
+    """Call *func*, in a thread; it commits. Try again for a moment, if readers prevent it."""
+    # In the hub their ends are noticed a round later. Until the commit no transaction of another
+    # connection can begin, and each that has read and begins to write fails.
+    until_s = monotonic() + COMMIT_WAIT_S
+    while True:
+        try:
+            return func(*args)
+        except sqlite3.OperationalError as error:
+            if monotonic() >= until_s or not would_wait(error, "COMMIT", has_read=False):
+                raise
+        native.sleep(FIRST_RETRY_S)
 
 
 def _brief(name: str) -> Any:

@@ -57,6 +57,9 @@ class Cursor(_Cursor):  # type: ignore[misc]
         conn = self._connection()
         if statement.keyword in CHANGES and parameters and is_large(parameters):
             statement = statement._replace(key="", is_large=True)
+        if statement.returns and not conn.in_transaction and conn._commits_itself():
+            # In the thread: it commits with its last row, and may have to wait for readers then.
+            statement = statement._replace(key="", changes=False, begins_to_write=False)
         conn._run(self._execute, sql, parameters, statement, statement=statement)
         return self
 
@@ -179,8 +182,8 @@ class Cursor(_Cursor):  # type: ignore[misc]
         self._is_finished = self.description is None
         # A statement that writes ends with its last row, and may find the database locked then.
         self._writes = keyword not in READING or (keyword == "WITH" and "RETURNING" in sql.upper())
-        if not self._is_finished and not self._writes:
-            self._read_ahead(1)
+        if not self._is_finished:
+            self._read(1)  # at once, because one that writes holds the lock until its end
 
     def _executemany(self, sql: Any, parameters: Any, statement: Statement) -> None:
         self._forget_rows()
@@ -207,7 +210,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
             conn._has_read = True
 
     def _read(self, count: int) -> None:
-        """Read at least *count* rows, in the thread; all rows for a count of 0 or less."""
+        """Read at least *count* rows; all rows for a count of 0 or less."""
         conn = self._connection()
         if self._writes and not conn.in_transaction:
             conn._waiting_in_sqlite(self._read_ahead, count)

@@ -37,7 +37,8 @@ class Statement(NamedTuple):
 
     keyword: str  # the first word, in upper case
     key: str = ""  # its key in quick.paces, "" where it always runs in the thread
-    changes: bool = False  # whether it inserts, updates or deletes, and returns no rows
+    changes: bool = False  # whether it inserts, updates or deletes
+    returns: bool = False  # whether a change may return rows: it ends with the last one
     commits: bool = False
     begins_to_write: bool = False  # whether it takes the write lock where it begins a transaction
     inserts_one_row: bool = False
@@ -57,7 +58,7 @@ def _parsed(sql: str) -> Statement:
     if keyword in ("COMMIT", "END"):
         return COMMIT
     upper = sql.upper()
-    changes = keyword in CHANGES and "RETURNING" not in upper
+    changes = keyword in CHANGES
     is_large = len(sql) > MAX_TEXT
     key, plan = sql, PLAN + sql
     if (keyword == "SELECT" or changes) and not is_large:
@@ -75,6 +76,7 @@ def _parsed(sql: str) -> Statement:
         keyword,
         key=key if is_brief else "",
         changes=changes,
+        returns=changes and "RETURNING" in upper,
         commits=keyword in COMMITS,
         begins_to_write=changes or bool(keyword == "BEGIN" and LOCKING_BEGIN.search(upper)),
         inserts_one_row=keyword in ("INSERT", "REPLACE") and not SEVERAL_ROWS.search(upper),

@@ -15,7 +15,7 @@ import pytest
 from greenline.hub.handlers import Handlers
 from greenline.hub.turns import page_of
 from greenline.offload import threads
-from greenline.offload.sqlite import busy
+from greenline.offload.sqlite import busy, connection
 from greenline.offload.sqlite.connection import ThreadedConnection
 from tests.helpers.support import wait_until
 from tests.unit.offload.sqlite.table import rows
@@ -70,6 +70,34 @@ def test_a_commit_waits_for_readers(conn: sqlite3.Connection, other: sqlite3.Con
     other.execute("commit")
     waiting.get(timeout=5)
     assert rows(other) == [1, 2]
+
+
+def test_a_commit_that_waits_for_readers_needs_no_hub(
+    path: Path, conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it has ended, each transaction that has read and begins to write fails."""
+    reader = connection._Connection(path, isolation_level=None)
+    reader.execute("begin")
+    assert rows(reader) == [1]
+    conn.execute("begin")
+    conn.execute("insert into row values (2)")
+    found: list[Any] = []
+
+    def note(*args: Any, **kwargs: Any) -> bool:
+        found.append(args)
+        return busy.would_wait(*args, **kwargs)
+
+    monkeypatch.setattr(connection, "would_wait", note)
+    monkeypatch.setattr(connection, "COMMIT_WAIT_S", 30.0)
+    waiting = gevent.spawn(conn.commit)
+    wait_until(lambda: found, "the commit")
+    reader.execute("commit")
+    until_s = time.monotonic() + 5
+    while rows(reader) == [1] and time.monotonic() < until_s:
+        threads.native.sleep(0.001)  # no greenlet runs
+    assert rows(reader) == [1, 2]
+    reader.close()
+    waiting.get(timeout=5)
 
 
 def test_a_script_that_finds_the_database_locked_waits(
@@ -287,6 +315,10 @@ def test_the_time_in_which_a_page_holds_the_lock_is_known(path: Path, handlers: 
 
     def write(request: Any) -> None:
         with closing(sqlite3.connect(path, timeout=30)) as conn:
+            if request.path == "/reading":
+                conn.execute("begin")
+                rows(conn)
+                gevent.sleep(0.5)
             conn.execute("insert into row values (2)")
             gevent.sleep(0.05)
             if request.path == "/failing":
@@ -294,8 +326,9 @@ def test_the_time_in_which_a_page_holds_the_lock_is_known(path: Path, handlers: 
             conn.commit()
             gevent.sleep(0.5)
 
-    for page in ("/long", "/failing"):
+    for page in ("/long", "/failing", "/reading"):
         request = SimpleNamespace(method="POST", path=page)
         handlers.run(write, request, request=request)
         assert busy.holds[str(path), page_of("POST", page)] > 0.04
-    assert busy.holds[str(path), page_of("POST", "/long")] < 0.5
+    for page in ("/long", "/reading"):
+        assert busy.holds[str(path), page_of("POST", page)] < 0.5

@@ -83,7 +83,7 @@ def test_the_end_of_no_transaction_needs_no_thread(
     conn.execute("insert into row values (3)")
     called.clear()
     conn.commit()
-    assert called == ["commit"]
+    assert called == ["commit_repeatedly"]
     assert rows(conn) == [1, 3]
     conn.close()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):

@@ -81,6 +81,54 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         yield called
 
 
+def test_an_insert_that_returns_its_row_is_quick_in_a_transaction(
+    conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django's do; two rounds of a busy hub each would keep the write lock for long."""
+    sql = "insert into row values (?) returning number"
+    warm(conn, lambda: conn.execute(sql, (2,)).fetchall(), parse(sql).key)
+    with handed_over(monkeypatch) as called:
+        assert conn.execute(sql, (3,)).fetchall() == [(3,)]
+    assert not called
+    conn.rollback()
+
+
+def test_a_change_that_returns_rows_ends_before_they_are_asked_for(
+    conn: sqlite3.Connection, other: sqlite3.Connection
+) -> None:
+    """In autocommit it holds the write lock until its last row is read."""
+    returned = other.execute("insert into row values (2) returning number")
+    conn.execute("pragma busy_timeout=0")
+    conn.execute("insert into row values (3)")
+    conn.commit()
+    assert returned.fetchall() == [(2,)]
+    assert rows(conn) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("sql", ["insert into row values (2)", "select * from row"])
+def test_a_transaction_that_holds_a_lock_goes_on(
+    other: sqlite3.Connection, turns: Callable[[], int], monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
+    """What waits for its end, or fails because of it, would wait for a round of the hub as well."""
+    monkeypatch.setattr(connection, "YIELD_EVERY_S", 0.0)
+    monkeypatch.setattr(connection, "LOCKED_YIELD_EVERY_S", 30.0)
+
+    def read() -> None:
+        other.execute("select * from row where number = 1")
+
+    warm(other, read, parse("select * from row where number = 1").key)
+    other.execute("begin")
+    other.execute(sql)
+    before = turns()
+    for _ in range(100):
+        read()
+    assert turns() == before
+    other.execute("rollback")
+    read()
+    gevent.sleep(0.001)
+    assert turns() > before
+
+
 def test_a_query_that_becomes_slow_does_not_block_the_hub(
     conn: sqlite3.Connection, turns: Callable[[], int]
 ) -> None:

@@ -12,7 +12,7 @@ from greenline.offload.sqlite.statement import COMMIT, MAX_TEXT, parse
         ("/* a comment */ INSERT OR REPLACE INTO t VALUES (1, 2)", True, True, True),
         ("insert into t values (1), (2)", True, True, False),
         ("insert into t select 1", True, True, False),
-        ("insert into t values (1) returning a", False, False, True),
+        ("insert into t values (1) returning a", True, True, True),
         ("update t set a = 1 where id = 2", True, True, False),
         ("delete from t where id = 2", True, True, False),
         ("delete from t", False, True, False),
