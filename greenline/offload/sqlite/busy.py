@@ -18,7 +18,7 @@ from gevent.event import Event
 from greenlet import getcurrent
 
 from greenline.hub.deadline import wait_in
-from greenline.hub.handlers import Handler
+from greenline.hub.handlers import Handler, NativeHandler
 from greenline.hub.turns import Page, page_of
 from greenline.offload.threads import can_wait, native
 
@@ -37,6 +37,7 @@ LOCKLESS = {"BEGIN", "SAVEPOINT", "RELEASE", "COMMIT", "END", "PRAGMA", "ATTACH"
 MUCH_LONGER = 4  # times
 SMOOTHING = 4  # transactions
 MAX_PAGES = 256
+OTHERS: Page = ("thread", 0, "")  # the threads that the application has started as it was loaded
 
 # The connections that wait for a lock, by database, in the order in which they are to get it.
 waiting: dict[str, list["Retries"]] = {}
@@ -44,14 +45,18 @@ waiting: dict[str, list["Retries"]] = {}
 holds: dict[tuple[str, Page], float] = {}
 
 
-def page() -> Page | None:
-    """Return the page that the caller's request asks for, None if it is none in a handler."""
-    handler = getcurrent()
-    request = handler.request if type(handler) is Handler else None
-    return None if request is None else page_of(request.method, request.path)
+def page() -> Page:
+    """Return the page of the caller's request, or what stands for what its thread does."""
+    me: Any = getcurrent()
+    if type(me) is NativeHandler:
+        me = me.handler
+    if type(me) is Handler and me.request is not None:
+        return page_of(me.request.method, me.request.path)
+    task = getattr(me, "task", None)  # of greenline.offload.tasks
+    return OTHERS if task is None else task.page
 
 
-def note_hold(database: str, of_page: Page | None, held_s: float) -> None:
+def note_hold(database: str, of_page: Page, held_s: float) -> None:
     """
     Note for how long a transaction has held the write lock.
 
@@ -59,8 +64,6 @@ def note_hold(database: str, of_page: Page | None, held_s: float) -> None:
     :param of_page: what :func:`page` has returned where it began.
     :param held_s: seconds, float.
     """
-    if of_page is None:
-        return
     key = database, of_page
     before_s = holds.get(key)
     if before_s is not None:
@@ -115,21 +118,23 @@ class Retries:
         self._database = database
         self._event = Event()
         self._delay_s = FIRST_RETRY_S
-        self._hold_s: float | None = None
+        self._page = page()
         self._given_s = 0.0  # the time of those that have gone before it
 
     def __enter__(self) -> "Retries":
         queue = waiting.setdefault(self._database, [])
         place = len(queue)
         if self.is_writer:
-            if (of_page := page()) is not None:
-                self._hold_s = holds.get((self._database, of_page))
-            if self._hold_s is not None:
-                place = self._overtake(queue, self._hold_s)
+            if (hold_s := self._hold_s()) is not None:
+                place = self._overtake(queue, hold_s)
             # The connections ahead of this one are woken first, so it may try less often.
             self._delay_s = max(FIRST_RETRY_S, place / RETRIES_PER_S)
         queue.insert(place, self)
         return self
+
+    def _hold_s(self) -> float | None:
+        """Return for how long it will hold the write lock, None if that is not known yet."""
+        return holds.get((self._database, self._page))
 
     def _overtake(self, queue: list["Retries"], hold_s: float) -> int:
         """Return the place in *queue* behind those that do not let this one go first."""
@@ -138,9 +143,9 @@ class Retries:
             if not each.is_writer:
                 continue  # it waits for something else
             # One that is woken is about to get the lock.
-            if each._hold_s is None or each.is_woken:
+            if (other_s := each._hold_s()) is None or each.is_woken:
                 return ahead + 1
-            if each._hold_s < max(MUCH_LONGER * hold_s, each._given_s + hold_s):
+            if other_s < max(MUCH_LONGER * hold_s, each._given_s + hold_s):
                 return ahead + 1
             each._given_s += hold_s
         return 0

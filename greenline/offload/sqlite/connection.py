@@ -78,7 +78,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     _has_read = False  # in this transaction: then sqlite does not wait for the write lock
     _only_reads = False  # in this transaction
     _locked_s = 0.0  # when it took the write lock, 0 where it has not
-    _page: Page | None = None  # of the request that began it
+    _page: Page = busy.OTHERS  # of what has taken it
     _has_begun = False  # something ran since the transaction began: it may hold locks
     _checks_thread = True
     _owner = 0

@@ -11,8 +11,10 @@ from typing import Any
 
 import gevent
 import pytest
+from greenlet import getcurrent
 
-from greenline.hub.handlers import Handlers
+from greenline.hub.handlers import Handlers, NativeHandler
+from greenline.hub.thread_locks import SimpleQueue
 from greenline.hub.turns import page_of
 from greenline.offload import threads
 from greenline.offload.sqlite import busy, connection
@@ -308,6 +310,63 @@ def test_a_short_writer_goes_before_long_ones_as_long_as_these_hold_the_lock(
     assert written == ["/long", "/new", "/long", "/other", *["/short"] * 4, "/long", "/short"]
     for conn in conns:
         conn.close()
+
+
+def test_one_that_is_known_to_be_long_since_it_waits_lets_short_ones_go_first(
+    path: Path,
+    other: sqlite3.Connection,
+    handlers: Handlers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twenty that arrive at once are none of them known; nor is a thread of the application."""
+    monkeypatch.setattr(busy, "FIRST_RETRY_S", 20.0)  # none tries again without being woken
+    monkeypatch.setattr(busy, "LAST_RETRY_S", 20.0)
+    written: list[str] = []
+
+    def write(name: str) -> None:
+        with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as conn:
+            conn.execute("begin immediate")
+            written.append(name)
+            conn.execute("commit")
+
+    def write_of(request: Any) -> None:
+        write(request.path)
+
+    other.execute("begin immediate")
+    writers = []
+    for page in ("/long", "thread", "/short"):
+        if page == "/short":
+            busy.holds.clear()  # that of the thread has made the table
+            busy.note_hold(str(path), busy.OTHERS, 0.4)
+            busy.note_hold(str(path), page_of("POST", "/long"), 0.4)
+            busy.note_hold(str(path), page_of("POST", page), 0.1)
+        request = SimpleNamespace(method="POST", path=page)
+        run = (write, page) if page == "thread" else (handlers.run, write_of, request)
+        options = {} if page == "thread" else {"request": request}
+        writers.append(gevent.spawn(*run, **options))
+        wait_until(lambda: len(next(iter(busy.waiting.values()), ())) == len(writers), "the wait")
+    other.execute("commit")
+    gevent.joinall(writers, timeout=10, raise_error=True)
+    assert written == ["/short", "/long", "thread"]
+
+
+def test_what_a_thread_does_stands_for_its_page(handlers: Handlers) -> None:
+    """Of a request in a native thread its page is known there as well."""
+    request = SimpleNamespace(method="POST", path="/short")
+    found: list[Any] = []
+
+    def find(_: Any) -> None:
+        me: Any = getcurrent()
+        found.append(busy.page())
+        found.append(NativeHandler(me, SimpleQueue(), False).switch(busy.page))
+
+    handlers.run(find, request, request=request)
+    assert found == [page_of("POST", "/short")] * 2
+    assert busy.page() == busy.OTHERS
+    thread = gevent.Greenlet(busy.page)
+    thread.task = SimpleNamespace(page=("thread", 0, "send"))
+    thread.start()
+    assert thread.get(timeout=5) == ("thread", 0, "send")
 
 
 def test_the_time_in_which_a_page_holds_the_lock_is_known(path: Path, handlers: Handlers) -> None:
