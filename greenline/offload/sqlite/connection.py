@@ -333,6 +333,8 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         if own is None or self._is_closed:
             return func(*args)  # raises the error of sqlite3
         begins = not self.in_transaction
+        if begins:  # an error may have ended the last one, or an attribute that was set
+            self._has_read, self._locked_s = False, 0.0
         # With autocommit=False sqlite3 begins the next transaction where it has ended one.
         is_first = begins or not self._has_begun
         self._has_begun = True

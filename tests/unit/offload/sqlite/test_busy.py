@@ -158,6 +158,20 @@ def test_a_reader_that_cannot_become_a_writer_is_refused_at_once(
     other.execute("commit")
 
 
+def test_what_the_last_transaction_has_read_does_not_count(
+    path: Path, other: sqlite3.Connection
+) -> None:
+    """Setting the isolation level ends one, as Tryton does where it has read."""
+    with closing(sqlite3.connect(path, timeout=30, isolation_level="IMMEDIATE")) as conn:
+        conn.execute("begin")
+        assert rows(conn) == [1]
+        conn.isolation_level = None
+        other.execute("begin immediate")
+        waiting = held_up(conn.execute, "insert into row values (2)")
+        other.execute("commit")
+        waiting.get(timeout=5)
+
+
 def test_a_savepoint_alone_reads_nothing(
     conn: sqlite3.Connection, other: sqlite3.Connection
 ) -> None:
