@@ -39,6 +39,8 @@ MIN_BLOCKED = 3  # requests: the first ones of a page may load a model, or conne
 SMOOTHING = 16  # requests
 MAX_WAITS = 8  # for so many times what it takes of the processor a request waits for its place
 END = object()  # of a body
+MIN_QUICK_PARTS = 8  # in a row, each less than BLOCKED_S, before one of a body is made in the hub
+MANY_PARTS = 100
 MAX_PAGES = 256
 INSTALLED = {"site-packages", "dist-packages"}  # the folders of libraries
 # Where one of these is loaded no page runs in a thread. What they make works in one thread alone,
@@ -69,6 +71,7 @@ class Blocking:
         self._took_s = self._used_s = 0.0  # a call in a thread, and of the processor
         self.moved: WeakSet[Any] = WeakSet()  # requests whose call is in a thread
         self._blocked_in_body = 0  # notes of these
+        self.quick_parts = MIN_QUICK_PARTS  # more where one that was made in the hub was slow
         self.places: Places | None = None  # None: it runs in a greenlet
 
     def note(self, request: Any, blocked_s: float, computed_s: float, known_s: float) -> bool:
@@ -123,7 +126,7 @@ class Blocking:
             hub.is_left = True
             return result
         run = self._run if in_time is None else partial(self._run, in_time, application)
-        return _Body(result, run, hub)
+        return _Body(result, run, hub, self)
 
     def call(self, func: Callable[..., Any], *args: Any) -> Any:
         """
@@ -163,23 +166,39 @@ class _Body:
     """
     A body whose parts are made in native threads: the call of its page returns before them.
 
+    Where many in a row are quick, further ones are made in the hub. A text of JSON may have some
+    thousands, and a hand-over takes longer than each.
+
     :param result: what the application has returned.
     :param run: calls a function with its arguments in a thread.
     :param hub: where the client is waited for.
+    :param page: its page.
     """
 
-    def __init__(self, result: Any, run: Callable[..., Any], hub: HubCalls) -> None:
-        self._parts, self._run, self._hub = iter(result), run, hub
+    def __init__(self, result: Any, run: Callable[..., Any], hub: HubCalls, page: Blocking) -> None:
+        self._parts, self._run, self._hub, self._page = iter(result), run, hub, page
         self._close: list[Any] = [result.close] if hasattr(result, "close") else []
         self._is_making = False
+        self._took_s = 0.0  # the last part
+        self._quick = 0  # parts in a row
 
     def __iter__(self) -> "_Body":
         return self
 
     def __next__(self) -> Any:
-        part = self._run(self._make)
+        page = self._page
+        is_here = self._quick >= page.quick_parts
+        part = self._make() if is_here else self._run(self._make)
         if part is END:
             raise StopIteration
+        if self._took_s < BLOCKED_S:
+            self._quick += 1
+            if is_here and self._quick % MANY_PARTS == 0:  # a slow one may have been an accident
+                page.quick_parts = max(page.quick_parts // 2, MIN_QUICK_PARTS)
+        else:
+            self._quick = 0
+            if is_here:
+                page.quick_parts *= 2
         return part
 
     def close(self) -> None:
@@ -190,9 +209,11 @@ class _Body:
 
     def _make(self) -> Any:
         self._is_making = True
+        begun_s = monotonic()
         try:
             return next(self._parts, END)
         finally:
+            self._took_s = monotonic() - begun_s
             self._is_making = False
             if self._hub.is_left:  # its greenlet was killed meanwhile
                 self._end()

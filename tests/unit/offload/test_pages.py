@@ -378,6 +378,36 @@ def test_the_parts_of_a_body_that_blocks_are_made_in_threads() -> None:
     assert streaming(lambda: [b"a", b"b"]) == [b"a", b"b"]
 
 
+def test_of_many_quick_parts_of_a_body_few_need_a_thread() -> None:
+    """A hand-over takes longer than a word of JSON."""
+    idents: list[int] = []
+
+    def parts() -> Any:
+        for _ in range(1000):
+            idents.append(native_ident())
+            yield b"1"
+
+    assert streaming(parts) == 1000 * [b"1"]
+    assert idents.count(native_ident()) > 500
+    assert native_ident() not in idents[:8]
+
+
+def test_slow_parts_between_quick_ones_soon_are_all_made_in_threads() -> None:
+    """Each in the hub blocks it, so more quick ones are needed before the next one there."""
+    idents: list[int] = []
+
+    def parts() -> Any:
+        for _ in range(10):
+            for _ in range(20):
+                yield b"1"
+            idents.append(native_ident())
+            native_sleep(2 * module.BLOCKED_S)
+            yield b"2"
+
+    assert len(streaming(parts)) == 210
+    assert idents.count(native_ident()) <= 2
+
+
 def test_a_body_that_a_thread_makes_when_it_is_left_is_closed_there() -> None:
     begun, go_on, closed = native_event(), native_lock(), list[int]()
     go_on.acquire()
