@@ -17,6 +17,7 @@ AHEAD_ROWS = 100
 AHEAD_S = 0.001
 CHUNK_ROWS = 1000
 
+OF_COMMITS = "synchronous", "journal_mode"  # pragmas that tell whether these wait for the disk
 READING = {"SELECT", "VALUES", "WITH", "PRAGMA", "EXPLAIN"}
 
 
@@ -176,7 +177,8 @@ class Cursor(_Cursor):  # type: ignore[misc]
             _Cursor.execute(self, sql, parameters)
         self._note_read(conn, was_in_transaction, keyword)
         if keyword in ("ATTACH", "DETACH") or (
-            keyword == "PRAGMA" and (not statement.key or "synchronous" in sql.lower())
+            keyword == "PRAGMA"
+            and (not statement.key or any(name in sql.lower() for name in OF_COMMITS))
         ):
             conn._syncs = None
         self._is_finished = self.description is None

@@ -9,12 +9,14 @@ MAX_STATEMENTS = 1000
 KEYWORD = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*(\w*)", re.DOTALL)
 LOCKING_BEGIN = re.compile(r"\bBEGIN\s+(?:IMMEDIATE|EXCLUSIVE)\b")
 SEVERAL_ROWS = re.compile(r"\b(?:SELECT|WITH)\b|\)\s*,\s*\(")
-# Those with a value set something in the connection, and nothing in the database.
+# Those with a value set something in the connection, and nothing in the database; but for the mode,
+# which connections set that find it set.
 BRIEF_PRAGMA = re.compile(
     r"PRAGMA\s+(?:(?:PAGE_COUNT|FREELIST_COUNT|USER_VERSION)"
     r"|(?:AUTOMATIC_INDEX|CACHE_SIZE|CELL_SIZE_CHECK|DEFER_FOREIGN_KEYS|FOREIGN_KEYS"
     r"|IGNORE_CHECK_CONSTRAINTS|LEGACY_ALTER_TABLE|QUERY_ONLY|RECURSIVE_TRIGGERS|SYNCHRONOUS"
-    r"|TRUSTED_SCHEMA)\s*(?:=\s*-?\w+|\(\s*-?\w+\s*\))?)\s*;?\s*\Z"
+    r"|TRUSTED_SCHEMA)\s*(?:=\s*-?\w+|\(\s*-?\w+\s*\))?"
+    r"|JOURNAL_MODE\s*(?:=\s*['\"]?WAL['\"]?|\(\s*['\"]?WAL['\"]?\s*\))?)\s*;?\s*\Z"
 )
 # A value in the text is in a group; names and comments, in which there may be digits, are in none.
 VALUE = re.compile(

@@ -159,6 +159,15 @@ def test_a_first_change_that_becomes_slow_does_not_block_the_hub(
     assert conn.total_changes == changes + 1
 
 
+def test_a_mode_that_is_set_is_known_by_the_next_commit(log: sqlite3.Connection) -> None:
+    """Also where the pragma was quick, and needed no thread."""
+    warm(log, lambda: log.execute("pragma journal_mode=wal"), "pragma journal_mode=wal")
+    commit_inserts(log, 1)
+    assert log._syncs is False  # type: ignore[attr-defined]
+    log.execute("pragma journal_mode=wal")
+    assert log._syncs is None  # type: ignore[attr-defined]
+
+
 def test_a_later_change_that_becomes_slow_undoes_nothing(log: sqlite3.Connection) -> None:
     """The changes before it are kept: it is not ended."""
     log.executescript(
