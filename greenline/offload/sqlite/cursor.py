@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from time import monotonic
 from typing import Any
@@ -10,11 +10,14 @@ from typing import Any
 from greenline.offload.sqlite.busy import LOCKLESS
 from greenline.offload.sqlite.quick import is_large
 from greenline.offload.sqlite.statement import CHANGES, PLAN, SCRIPT, Statement, parse
+from greenline.offload.threads import get_ident
 
 _Cursor: Any = sqlite3.Cursor  # the original: the name in sqlite3 is replaced later
 
-AHEAD_ROWS = 100
+AHEAD_ROWS = 100  # read ahead at first, and twice as many each time
+MAX_AHEAD_ROWS = 1000
 AHEAD_S = 0.001
+STEP_ROWS = 16  # between two looks at the clock
 CHUNK_ROWS = 1000
 
 OF_COMMITS = "synchronous", "journal_mode"  # pragmas that tell whether these wait for the disk
@@ -30,6 +33,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
     _error: BaseException | None = None  # raised by the row after those read ahead
     _is_closed = False
     _is_finished = True  # no rows are left except those read ahead
+    _ahead_rows = AHEAD_ROWS  # to read ahead the next time
     _writes = False
     _earlier_rows = 0  # rowcount of the chunks before the last one
 
@@ -90,9 +94,14 @@ class Cursor(_Cursor):  # type: ignore[misc]
 
     def fetchone(self) -> Any:
         """Return the next row, None after the last one."""
-        if not self._has(1):
+        # Called for each row, so the usual case is short; _has tells the others.
+        ahead, conn = self._ahead, self.connection
+        if ahead and not conn._is_closed and conn._owner == get_ident():
+            row = ahead.popleft()
+        elif self._has(1):
+            row = self._ahead.popleft()
+        else:
             return None
-        row = self._ahead.popleft()
         return row if self._row_factory is None else self._row_factory(self, row)
 
     def fetchmany(self, size: Any = None) -> list[Any]:
@@ -111,9 +120,13 @@ class Cursor(_Cursor):  # type: ignore[misc]
         return self._made(rows)
 
     def __next__(self) -> Any:
-        if not self._has(1):
+        ahead, conn = self._ahead, self.connection
+        if ahead and not conn._is_closed and conn._owner == get_ident():
+            row = ahead.popleft()
+        elif self._has(1):
+            row = self._ahead.popleft()
+        else:
             raise StopIteration
-        row = self._ahead.popleft()
         return row if self._row_factory is None else self._row_factory(self, row)
 
     def close(self) -> None:
@@ -137,6 +150,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
             self._ahead = deque()
         self._error = None
         self._is_finished = True
+        self._ahead_rows = AHEAD_ROWS
         self._earlier_rows = 0
 
     def _has(self, count: int) -> bool:
@@ -229,10 +243,16 @@ class Cursor(_Cursor):  # type: ignore[misc]
                 self._is_finished = True
                 return
             # Some more than needed: a hand-over to the thread for each row would cost more.
-            while len(ahead) < count or (len(ahead) < AHEAD_ROWS and monotonic() < until_s):
-                ahead.append(read(self))
-        except StopIteration:
-            self._is_finished = True
+            most, step = self._ahead_rows, 1
+            self._ahead_rows = min(2 * most, MAX_AHEAD_ROWS)
+            while len(ahead) < count or (len(ahead) < most and monotonic() < until_s):
+                size = len(ahead) + step
+                # It has the rows before an error or the end, as a loop in Python would.
+                ahead.extend(map(read, repeat(self, step)))
+                if len(ahead) < size:
+                    self._is_finished = True
+                    return
+                step = min(2 * step, STEP_ROWS)
         except Exception as error:
             self._error = error  # raised when the application reads this row
             self._is_finished = True

@@ -4,11 +4,15 @@ import contextvars
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import gevent
 import pytest
 
+from greenline.offload.sqlite import cursor as cursor_module
+from greenline.offload.threads import OwnThread, native
 from tests.unit.offload.sqlite.table import rows
 
 
@@ -86,3 +90,62 @@ def test_rows_that_are_committed_one_by_one_are_written_once(
     )
     conn.executemany("insert into row values (?)", [(2,), (3,)])
     assert len(waits) == 1
+
+
+def test_few_hand_overs_read_many_rows(
+    conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time more rows are read ahead, because a hand-over costs more than a hundred of them."""
+    monkeypatch.setattr(cursor_module, "AHEAD_S", 60.0)
+    conn.executemany("insert into row values (?)", [(number,) for number in range(2, 8001)])
+    cursor = conn.execute("select number from row order by number")
+    with monkeypatch.context() as patch:
+        calls = []
+        call = OwnThread.call
+        patch.setattr(
+            OwnThread, "call", lambda *args, **kwargs: calls.append(1) or call(*args, **kwargs)
+        )
+        assert [number for (number,) in cursor] == list(range(1, 8001))
+    assert len(calls) < 20
+
+
+@pytest.mark.parametrize("broken", [2, 5, 90, 101, 450])
+def test_rows_before_an_error_are_read(conn: sqlite3.Connection, broken: int) -> None:
+    """An error of a row that was read ahead is raised where the application reads that row."""
+    conn.executemany("insert into row values (?)", [(number,) for number in range(2, 1001)])
+    conn.execute("create table texts (number integer, text text)")
+    conn.execute("insert into texts select number, 'one' from row")
+    conn.execute("update texts set text = cast(x'ff' as text) where number = ?", (broken,))
+    cursor = conn.execute("select number, text from texts order by number")
+    for number in range(1, broken):
+        assert cursor.fetchone() == (number, "one")
+    with pytest.raises(sqlite3.OperationalError, match="decode"):
+        cursor.fetchone()
+
+
+def test_rows_read_ahead_belong_to_the_thread_and_the_connection(
+    conn: sqlite3.Connection, path: Path
+) -> None:
+    """Neither another native thread nor a closed connection has the rows that are ahead."""
+    conn.execute("insert into row values (2)")
+    cursor = conn.execute("select number from row")
+    assert cursor.fetchone() == (1,)
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            cursor.fetchone()
+        except sqlite3.ProgrammingError as error:
+            errors.append(error)
+        done.append(1)
+
+    done: list[int] = []
+    native.start_new_thread(read, ())
+    while not done:
+        native.sleep(0.001)
+    assert len(errors) == 1
+    with closing(sqlite3.connect(path)) as other:
+        rest = other.execute("select number from row")
+    with pytest.raises(sqlite3.ProgrammingError):
+        next(rest)
+    assert cursor.fetchone() == (2,)
