@@ -10,13 +10,17 @@ KEYWORD = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*(\w*)", re.DOTALL)
 LOCKING_BEGIN = re.compile(r"\bBEGIN\s+(?:IMMEDIATE|EXCLUSIVE)\b")
 SEVERAL_ROWS = re.compile(r"\b(?:SELECT|WITH)\b|\)\s*,\s*\(")
 # Those with a value set something in the connection, and nothing in the database; but for the mode,
-# which connections set that find it set.
+# which connections set that find it set. Those of a table tell what it is: sqlite has it in memory.
 BRIEF_PRAGMA = re.compile(
-    r"PRAGMA\s+(?:(?:PAGE_COUNT|FREELIST_COUNT|USER_VERSION)"
+    r"""PRAGMA\s+(?:(?:"[^"]*"|\w+)\s*\.\s*)?"""
+    r"(?:(?:APPLICATION_ID|COLLATION_LIST|COMPILE_OPTIONS|DATABASE_LIST|DATA_VERSION|ENCODING"
+    r"|FREELIST_COUNT|FUNCTION_LIST|PAGE_COUNT|PAGE_SIZE|SCHEMA_VERSION|TABLE_LIST|USER_VERSION)"
     r"|(?:AUTOMATIC_INDEX|CACHE_SIZE|CELL_SIZE_CHECK|DEFER_FOREIGN_KEYS|FOREIGN_KEYS"
     r"|IGNORE_CHECK_CONSTRAINTS|LEGACY_ALTER_TABLE|QUERY_ONLY|RECURSIVE_TRIGGERS|SYNCHRONOUS"
     r"|TRUSTED_SCHEMA)\s*(?:=\s*-?\w+|\(\s*-?\w+\s*\))?"
-    r"|JOURNAL_MODE\s*(?:=\s*['\"]?WAL['\"]?|\(\s*['\"]?WAL['\"]?\s*\))?)\s*;?\s*\Z"
+    r"|JOURNAL_MODE\s*(?:=\s*['\"]?WAL['\"]?|\(\s*['\"]?WAL['\"]?\s*\))?"
+    r"|(?:FOREIGN_KEY_LIST|INDEX_INFO|INDEX_LIST|INDEX_XINFO|TABLE_INFO|TABLE_XINFO)"
+    r"""\s*\(\s*(?:'[^']*'|"[^"]*"|`[^`]*`|\[[^\]]*\]|\w+)\s*\))\s*;?\s*\Z"""
 )
 # A value in the text is in a group; names and comments, in which there may be digits, are in none.
 VALUE = re.compile(
