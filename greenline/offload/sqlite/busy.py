@@ -10,6 +10,7 @@ hold it for much longer. Each of these lets so many go before it that its own ti
 most, so that none waits for ever.
 """
 
+import os
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from time import monotonic
 from typing import Any
@@ -194,3 +195,7 @@ def wake(database: str, was_reader: bool) -> None:
         if retries.commits or not (was_reader or (retries.is_writer and has_writer)):
             retries.wake()
         has_writer |= retries.is_writer
+
+
+# Those that wait in the parent leave its queue only.
+os.register_at_fork(after_in_child=waiting.clear)

@@ -19,6 +19,7 @@ from greenline.hub.turns import page_of
 from greenline.offload import threads
 from greenline.offload.sqlite import busy, connection
 from greenline.offload.sqlite.connection import ThreadedConnection
+from tests.helpers.script import run
 from tests.helpers.support import wait_until
 from tests.unit.offload.sqlite.table import rows
 
@@ -405,3 +406,21 @@ def test_the_time_in_which_a_page_holds_the_lock_is_known(path: Path, handlers: 
         assert busy.holds[str(path), page_of("POST", page)] > 0.04
     for page in ("/long", "/reading"):
         assert busy.holds[str(path), page_of("POST", page)] < 0.5
+
+
+def test_a_forked_child_waits_for_none_of_its_parents_connections() -> None:
+    """The connections that wait for the lock in the parent never leave the child's queue."""
+    lines = run("""
+import sqlite3
+from greenline.offload.sqlite import busy
+
+def main():
+    with busy.Retries("rows.db", "BEGIN"):
+        tell(busy.must_queue("rows.db", is_quick=False))
+        child = os.fork()
+        if child == 0:
+            tell(busy.must_queue("rows.db", is_quick=False))
+            os._exit(0)
+        os.waitpid(child, 0)
+""")
+    assert lines == ["True", "False"]
