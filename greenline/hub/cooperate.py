@@ -1,6 +1,6 @@
 """Yield to the other greenlets, including those that wait for a socket."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any
 
@@ -11,6 +11,48 @@ ROUND_S = 0.0002  # a round of the loop costs a hundredth of this
 FIRST = 2  # libev's highest priority
 
 _round_s = 0.0  # when the last round ended
+_active: set[Any] = set()  # watchers of rounds, of all hubs
+
+
+class Rounds:
+    """
+    Call a function once in each round of a loop, between :meth:`start` and :meth:`stop`.
+
+    :param loop: the loop of a hub.
+    """
+
+    def __init__(self, loop: Any) -> None:
+        # libev calls an idle watcher of the highest priority in each round, whatever else is
+        # pending.
+        self._watcher: Any = loop.idle(priority=FIRST)
+
+    @property
+    def active(self) -> bool:
+        """Whether the function is called."""
+        return bool(self._watcher.active)
+
+    def start(self, func: Callable[..., object], *args: object) -> None:
+        """Call *func* from now on; in the hub."""
+        _active.add(self._watcher)
+        self._watcher.start(func, *args)
+
+    def stop(self) -> None:
+        """Call it no more."""
+        self._watcher.stop()
+        _active.discard(self._watcher)
+
+
+def stop_rounds(loop: Any) -> None:
+    """
+    Stop all that is called in each round of *loop*, which is about to be destroyed in a child.
+
+    The next default loop is in the same memory, and libev keeps there how many idle watchers are
+    active: the child would never wait for an event, and compute for as long as it lives.
+    """
+    for watcher in _active:
+        if watcher.loop is loop:
+            watcher.stop()
+    _active.clear()
 
 
 def yield_to_hub() -> None:
@@ -21,9 +63,14 @@ def yield_to_hub() -> None:
         # passed: with 1 ms of work each time, a ready socket would wait for 50 ms.
         gevent.sleep(0)
     else:
-        # The loop calls an idle watcher of the highest priority once in each round, whatever else
-        # is pending. A round costs one system call more than sleep(0).
-        gevent.idle(FIRST)
+        # A round costs one system call more than sleep(0).
+        hub: Any = gevent.get_hub()
+        with hub.loop.idle(priority=FIRST) as watcher:
+            _active.add(watcher)
+            try:
+                hub.wait(watcher)
+            finally:
+                _active.discard(watcher)
         _round_s = monotonic()
 
 

@@ -15,7 +15,7 @@ from gevent import time as green_time
 from gevent.hub import Waiter
 from gevent.monkey import get_original
 
-from greenline.hub.cooperate import FIRST
+from greenline.hub.cooperate import Rounds
 from greenline.hub.handlers import end_wait
 
 SLICE_S = 0.001  # so long they run between two looks at the sockets
@@ -29,7 +29,7 @@ class _Awake:
     def __init__(self, hub: Any) -> None:
         self.hub = hub
         self._waiters: deque[Waiter[None]] = deque()
-        self._turn: Any = hub.loop.idle(priority=FIRST)  # once in each round of the loop
+        self._turn = Rounds(hub.loop)
 
     def add(self, waiter: "Waiter[None]") -> None:
         """Resume a greenlet in its turn; called in the hub."""

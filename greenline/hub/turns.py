@@ -24,7 +24,7 @@ from typing import Any
 
 import gevent
 
-from greenline.hub.cooperate import FIRST
+from greenline.hub.cooperate import Rounds
 
 LONG_S = 0.002  # a page that computes for so long takes turns, below half of it no more
 REST_S = 0.0075  # so long computes one that was interrupted, or longer
@@ -55,7 +55,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._loop: Any = gevent.get_hub().loop
-        self._round: Any = self._loop.idle(priority=FIRST)  # called once in each round of the loop
+        self._round = Rounds(self._loop)
         self._waiting: list[tuple[Turn, int, Callable[[], object]]] = []
         self._numbers = count()
         self._virtual_s = 0.0  # what each would have had of the processor until _advanced_s

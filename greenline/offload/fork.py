@@ -32,6 +32,7 @@ from gevent.monkey import get_original
 from greenlet import getcurrent, greenlet, settrace
 
 from greenline.hub import deadline, disconnect, gevent_compat, inherited
+from greenline.hub.cooperate import stop_rounds
 from greenline.hub.gevent_compat import get_hub_if_exists, set_hub, set_loop, watched_children
 
 TERMINATE_S = 5.0  # from SIGTERM to SIGKILL, for a child whose worker has ended
@@ -273,6 +274,7 @@ def _replace_hub() -> None:
     gc.freeze()
     _abandoned.append((old, old.loop))
     old.__class__ = _AbandonedHub
+    stop_rounds(old.loop)
     old.loop.destroy()  # and with it the epoll descriptor, which is shared with the parent's loop
     set_loop(None)  # type: ignore[arg-type]
     hub = _Hub()

@@ -220,6 +220,32 @@ def main():
     assert lines == ["None", "None", "status 0"]
 
 
+@pytest.mark.parametrize(
+    "begin",
+    ["Rounds(gevent.get_hub().loop).start(int)", "gevent.spawn(yield_to_hub); gevent.sleep(0)"],
+    ids=["what is called in each round", "a greenlet that lets others run"],
+)
+def test_a_child_waits_without_computing(begin: str) -> None:
+    """Whatever the worker's loop was to do in its next round when the child was forked."""
+    lines = run(f"""
+from greenline.hub.cooperate import Rounds, yield_to_hub
+
+def main():
+    time.sleep(0.01)
+    {begin}
+    child = os.fork()
+    if child == 0:
+        loop = gevent.get_hub().loop
+        before = loop.iteration
+        time.sleep(0.2)
+        rounds = loop.iteration - before
+        tell("waited" if rounds < 20 else rounds)
+        return
+    tell("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+    assert lines == ["waited", "status 0"]
+
+
 def test_a_child_that_waits_for_ever_ends() -> None:
     """Nothing is left that could wake it: that is an error, in the log."""
     lines = run("""
