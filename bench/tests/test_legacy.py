@@ -18,7 +18,7 @@ from tests.helpers.support import IS_LONG
 
 OURS = report.OURS
 BY_NAME = {work.name: work for work in WORKS}
-BUSY, SLEEPING = BY_NAME["django-orders"], BY_NAME["httpbin-delay"]
+BUSY, SLEEPING = BY_NAME["django-orders-60"], BY_NAME["httpbin-delay"]
 CONNECTING, POOLED = BY_NAME["django-sleep-60"], BY_NAME["flask-pool-sleep"]
 
 
@@ -90,6 +90,7 @@ def test_the_runtimes_pins_are_the_services() -> None:
     ("work", "clients", "threads", "promised"),
     [
         pytest.param(BUSY, 200, 32, 0.95, id="busy"),
+        pytest.param(BY_NAME["mlflow-runs"], 200, 32, 0.85, id="explained"),
         pytest.param(SLEEPING, 20, 32, 0.95, id="waits-20"),
         pytest.param(SLEEPING, 50, 32, 1.4, id="waits-50"),
         pytest.param(SLEEPING, 200, 32, 5.0, id="waits-200"),
