@@ -172,7 +172,7 @@ def test_a_reload_takes_the_new_release_and_no_client_waits(system: Systemd) -> 
     load = Load(str(system.socket), path="/books/1")
     for done in range(1, RELOADS + 1):
         loaded(load)
-        assert system.control("reload", SERVICE).returncode == 0
+        assert system.control("reload", SERVICE).returncode == 0, system.log[-3000:]
         workers = booted_before + 2 * done
         wait_until(lambda: system.log.count("Booting worker") == workers, "new workers")  # noqa: B023
     loaded(load)
