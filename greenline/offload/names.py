@@ -55,16 +55,31 @@ def replace(module: Any, path: str, wrap: Callable[[Any], Any]) -> None:
     :param wrap: takes a function and returns one.
     :raises AttributeError: there is none of this name.
     """
+    owner, original, func = find(module, path)
+    wrapped = wrap(func)
+    if func is not original:
+        wrapped = type(original)(wrapped)
+    setattr(owner, path.rpartition(".")[2], wrapped)
+
+
+def find(module: Any, path: str) -> tuple[Any, Any, Any]:
+    """
+    Find a function by its name.
+
+    :param module: the module.
+    :param path: ``function`` or ``Class.method`` in it, str.
+    :returns: the module or class that has it, what it has there, and the function in that: they
+        differ for a static or class method.
+    :raises AttributeError: there is none of this name.
+    """
     *owners, attribute = path.split(".")
     owner: Any = module
     for each in owners:
         owner = getattr(owner, each)
     # From vars(), because getattr() would return a static or class method bound or unwrapped.
     original = vars(owner).get(attribute) or getattr(owner, attribute)
-    if isinstance(original, staticmethod | classmethod):
-        setattr(owner, attribute, type(original)(wrap(original.__func__)))
-    else:
-        setattr(owner, attribute, wrap(original))
+    is_wrapped = isinstance(original, staticmethod | classmethod)
+    return owner, original, original.__func__ if is_wrapped else original
 
 
 def _in_a_thread(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -161,17 +161,14 @@ def _can_be_a_task(frame: FrameType) -> bool:
     package = module.partition(".")[0]
     if package in GREEN or package in sys.stdlib_module_names or code.co_flags & NO_FUNCTION:
         return False
-    found: Any = sys.modules.get(module)
-    *owners, name = code.co_qualname.split(".")
-    for each in owners:
-        found = getattr(found, each, None)
-    found = getattr(found, "__dict__", {}).get(name)
+    if code.co_name.startswith("__"):
+        return False
+    try:
+        *_, func = names.find(sys.modules.get(module), code.co_qualname)
+    except (AttributeError, TypeError):  # it is local to another function, or its module is gone
+        return False
     # Not the property, nor the one that a decorator has wrapped.
-    return not name.startswith("__") and getattr(_function(found), "__code__", None) is code
-
-
-def _function(of: Any) -> Any:
-    return of.__func__ if isinstance(of, staticmethod | classmethod) else of
+    return getattr(func, "__code__", None) is code
 
 
 def _as_a_task(func: FunctionType) -> Callable[..., Any]:

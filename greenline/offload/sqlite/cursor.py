@@ -94,7 +94,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
 
     def fetchone(self) -> Any:
         """Return the next row, None after the last one."""
-        # Called for each row, so the usual case is short; _has tells the others.
+        # Called for each row, as __next__ is: a function for the usual case would cost both a call.
         ahead, conn = self._ahead, self.connection
         if ahead and not conn._is_closed and conn._owner == get_ident():
             row = ahead.popleft()

@@ -265,12 +265,16 @@ def test_writers_get_the_lock_in_the_order_in_which_they_ask(
         conn.close()
 
 
-def test_a_writer_that_leaves_wakes_the_next_one(
-    path: Path, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may have been woken, and nothing else would wake the next one soon."""
+@pytest.fixture
+def only_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None tries again without being woken."""
     monkeypatch.setattr(busy, "FIRST_RETRY_S", 20.0)
     monkeypatch.setattr(busy, "LAST_RETRY_S", 20.0)
+
+
+@pytest.mark.usefixtures("only_woken")
+def test_a_writer_that_leaves_wakes_the_next_one(path: Path, other: sqlite3.Connection) -> None:
+    """It may have been woken, and nothing else would wake the next one soon."""
     other.execute("begin immediate")
     with closing(sqlite3.connect(path, timeout=30)) as first:
         leaving = held_up(first.execute, "begin immediate")
@@ -290,15 +294,13 @@ def handlers() -> Iterator[Handlers]:
     busy.holds.clear()
 
 
+@pytest.mark.usefixtures("only_woken")
 def test_a_short_writer_goes_before_long_ones_as_long_as_these_hold_the_lock(
     path: Path,
     other: sqlite3.Connection,
     handlers: Handlers,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A login does not wait for twenty uploads, and no upload for more logins than take as long."""
-    monkeypatch.setattr(busy, "FIRST_RETRY_S", 20.0)  # none tries again without being woken
-    monkeypatch.setattr(busy, "LAST_RETRY_S", 20.0)
     held = {"/long": 0.4, "/short": 0.1, "/other": 0.11}
     for page, held_s in held.items():
         busy.note_hold(str(path), page_of("POST", page), held_s)
@@ -327,15 +329,13 @@ def test_a_short_writer_goes_before_long_ones_as_long_as_these_hold_the_lock(
         conn.close()
 
 
+@pytest.mark.usefixtures("only_woken")
 def test_one_that_is_known_to_be_long_since_it_waits_lets_short_ones_go_first(
     path: Path,
     other: sqlite3.Connection,
     handlers: Handlers,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Twenty that arrive at once are none of them known; nor is a thread of the application."""
-    monkeypatch.setattr(busy, "FIRST_RETRY_S", 20.0)  # none tries again without being woken
-    monkeypatch.setattr(busy, "LAST_RETRY_S", 20.0)
     written: list[str] = []
 
     def write(name: str) -> None:
