@@ -186,10 +186,11 @@ def test_requests_that_wait_leave_their_places_to_others() -> None:
         wait(0.1)
         seen.append(name)
 
-    for wait, expected in ((gevent.sleep, "abab"), (sleep, "aabb")):
+    for wait, first in ((gevent.sleep, "ab"), (sleep, "aa")):
         running = [gevent.spawn(places.run, 60, request, name, wait) for name in "ab"]
         gevent.joinall(running, timeout=10, raise_error=True)
-        assert "".join(seen) == expected
+        # Which of two that waited equally long goes on first is not promised.
+        assert "".join(seen[:2]) == first and sorted(seen) == list("aabb")
         assert not places.is_used()
         seen.clear()
 
