@@ -39,6 +39,8 @@ CURSOR_CODES = {43, 237}
 DUPLICATE_KEY = 11000
 # Wrong credentials (18) make a server unusable, so they count as an outage.
 OUTAGE_CODES = DOWN_CODES | CURSOR_CODES | {18}
+# FerretDB's answer to a command that it cancels as it stops; the code is that of any internal error.
+FERRETDB_CANCELED = "context canceled"
 
 # The texts of pymongo's two errors for an operation that runs while its client is closed.
 CLOSED = re.compile("after close|closed connection pool")
@@ -85,7 +87,7 @@ def translate(error: PyMongoError, *, repeatable: bool = True) -> GreenlineError
     # An unresolvable host name is a ConfigurationError, as pymongo resolves it at the connect.
     if isinstance(error, ConnectionFailure | ProtocolError | ConfigurationError):
         return StoreDown(f"MongoDB: {first_sentence(error)}")
-    if getattr(error, "code", None) in OUTAGE_CODES:
+    if getattr(error, "code", None) in OUTAGE_CODES or _was_canceled(error):
         return StoreDown(f"MongoDB: {first_sentence(error)}")
     return StoreError(f"MongoDB: {first_sentence(error)}")
 
@@ -100,6 +102,16 @@ def _was_slow(error: PyMongoError) -> bool:
     # A failed server selection is an outage, although its error is marked as a timeout, too.
     late = error.timeout and deadline.remaining() == 0
     return late and not isinstance(error, ServerSelectionTimeoutError)
+
+
+def _was_canceled(error: PyMongoError) -> bool:
+    """Return whether a FerretDB that stops has canceled the command."""
+    if not isinstance(error, OperationFailure):
+        return False
+    # The server's messages alone: a refusal of a write repeats the document, which may say anything.
+    details = error.details or {"errmsg": error}
+    answers = (details, *details.get("writeErrors", ()))
+    return any(FERRETDB_CANCELED in str(one.get("errmsg")) for one in answers)
 
 
 def _find_duplicate(error: PyMongoError) -> Mapping[str, Any] | None:

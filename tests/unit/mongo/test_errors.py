@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
-from pymongo.errors import BulkWriteError, DocumentTooLarge, DuplicateKeyError
+from pymongo.errors import BulkWriteError, DocumentTooLarge, DuplicateKeyError, OperationFailure
 
-from greenline.errors import Conflict, StoreError
+from greenline.errors import Conflict, StoreDown, StoreError, Unavailable
 from greenline.mongo.errors import translate
 
 DUPLICATE = {"index": 1, "code": 11000, "keyPattern": {"task_id": 1, "agent_id": 1}}
 REFUSED = {"index": 0, "code": 121, "errmsg": "Document failed validation"}
+CANCELED = {"index": 0, "code": 1, "errmsg": "[backend.go:37] context canceled"}
 
 
 def many(*refused: dict[str, Any]) -> BulkWriteError:
@@ -41,3 +42,25 @@ def test_other_refusals_among_many_are_no_conflict() -> None:
 def test_a_document_that_is_too_large_is_no_failure_of_the_server() -> None:
     """The client's item does not go with what is stored."""
     assert type(translate(DocumentTooLarge("BSON document too large"))) is Conflict
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OperationFailure("context canceled", 1, CANCELED),
+        OperationFailure("context canceled", 1),
+        many(CANCELED),
+    ],
+    ids=["one", "one without details", "many"],
+)
+def test_a_command_that_ferretdb_has_canceled_is_an_outage(error: OperationFailure) -> None:
+    """It stops: the same may be done again in a moment."""
+    translated = translate(error)
+    assert type(translated) is StoreDown
+    assert isinstance(translated, Unavailable)
+
+
+def test_the_text_of_a_refused_document_is_no_outage() -> None:
+    """A refusal repeats the document, which may contain what FerretDB answers."""
+    refused = {**REFUSED, "op": {"_id": 1, "text": "context canceled"}}
+    assert type(translate(many(refused))) is StoreError
