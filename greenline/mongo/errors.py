@@ -39,7 +39,7 @@ CURSOR_CODES = {43, 237}
 DUPLICATE_KEY = 11000
 # Wrong credentials (18) make a server unusable, so they count as an outage.
 OUTAGE_CODES = DOWN_CODES | CURSOR_CODES | {18}
-# FerretDB's answer to a command that it cancels as it stops; the code is that of any internal error.
+# FerretDB's answer to what it cancels as it stops; its code is that of any internal error.
 FERRETDB_CANCELED = "context canceled"
 
 # The texts of pymongo's two errors for an operation that runs while its client is closed.
@@ -108,7 +108,7 @@ def _was_canceled(error: PyMongoError) -> bool:
     """Return whether a FerretDB that stops has canceled the command."""
     if not isinstance(error, OperationFailure):
         return False
-    # The server's messages alone: a refusal of a write repeats the document, which may say anything.
+    # The server's messages alone: a refused write is repeated there, with any text in it.
     details = error.details or {"errmsg": error}
     answers = (details, *details.get("writeErrors", ()))
     return any(FERRETDB_CANCELED in str(one.get("errmsg")) for one in answers)

@@ -131,8 +131,8 @@ def test_a_long_query_does_not_block_the_others(locking: Service) -> None:
 
 
 REPLACED = """
-import bz2, concurrent.futures, fcntl, hashlib, lzma, multiprocessing.pool, sqlite3, subprocess, zlib
-import sys
+import bz2, concurrent.futures, fcntl, hashlib, lzma, multiprocessing.pool, subprocess, zlib
+import sqlite3, sys
 from greenline.patch import patch_all
 patch_all()
 import sqlite3.dbapi2

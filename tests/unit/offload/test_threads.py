@@ -190,7 +190,8 @@ def test_requests_that_wait_leave_their_places_to_others() -> None:
         running = [gevent.spawn(places.run, 60, request, name, wait) for name in "ab"]
         gevent.joinall(running, timeout=10, raise_error=True)
         # Which of two that waited equally long goes on first is not promised.
-        assert "".join(seen[:2]) == first and sorted(seen) == list("aabb")
+        assert "".join(seen[:2]) == first
+        assert sorted(seen) == list("aabb")
         assert not places.is_used()
         seen.clear()
 
