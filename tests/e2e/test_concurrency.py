@@ -11,6 +11,7 @@ import pytest
 from embedded.postgres import Postgres
 from tests.helpers.forms import in_the_long_form
 from tests.helpers.front import behind_proxies
+from tests.helpers.load import Load
 from tests.helpers.support import Answer, Databases, Service, service, wait_until
 from tests.helpers.watch import backends, count
 
@@ -64,6 +65,20 @@ def test_sleeping_queries_share_the_time(databases: Databases, clients: ThreadPo
         assert [one.result().status for one in asked] == [200] * 20
         assert monotonic() - started < 5
         assert answers > 5
+
+
+def test_two_hundred_clients_that_wait_for_their_answers_are_all_served(
+    databases: Databases,
+) -> None:
+    """With the defaults of admission and of the pool none is refused, with one worker."""
+    with service({**databases.environ, "WEB_CONCURRENCY": "1"}) as greenline:
+        load = Load(("127.0.0.1", greenline.port), clients=200, path="/books/1")
+        try:
+            wait_until(lambda: len(load.answered) > 2_000, "the requests", 60)
+        finally:
+            load.stop()
+    assert load.statuses == {200: len(load.answered)}
+    assert load.failures == {}
 
 
 def test_a_slow_mongodb_does_not_stop_others(
