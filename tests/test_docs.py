@@ -152,7 +152,7 @@ REQUIRED = {
     ],
     "bench-metrics": [metrics.MIN_RATIO, metrics.MAX_PAGE, metrics.MAX_CPU],
     "bench-overload": [overload.MIN_GOODPUT],
-    "bench-limit": [limit.MIN_RATIO],
+    "bench-limit": [limit.MIN_RATIO, limit.MAX_SLEEP_S, limit.MAX_AGAIN_S],
     "bench-hot-worker": [hot_worker.MIN_RATIO],
     "bench-slow-clients": [slow_clients.MAX_RATIO],
     "bench-legacy": [*legacy_lineup.WAITS.values(), legacy_lineup.BUSY],
