@@ -112,8 +112,9 @@ def test_wrong_credentials_are_an_outage_that_is_named(
     server: Guarded, open_as: Open, user: str, password: str
 ) -> None:
     """As those of Postgres are: nothing works until somebody mends them."""
-    client = open_as(user, *server.tls, SOON, password=password)
-    for work in (client.check, lambda: find(client), lambda: insert(client)):
+    client = open_as(user, *server.tls, password=password)
+    wait_for_outage(client, "authentication failed")
+    for work in (lambda: find(client), lambda: insert(client)):
         error = error_of(work)
         assert type(error) is StoreDown
         assert "authentication failed" in str(error).lower()
@@ -152,17 +153,24 @@ def test_another_authority_is_refused(server: Guarded, open_as: Open, tmp_path: 
     certify(tmp_path)
     for trusted in ((), (f"tlsCAFile={tmp_path / 'certificate.pem'}",)):
         client = open_as("writer", SOON, "tls=true", *trusted)
-        error = error_of(client.check)
-        assert type(error) is StoreDown
-        assert "certificate verify failed" in str(error)
+        wait_for_outage(client, "certificate verify failed")
 
 
 def test_another_host_name_is_refused(server: Guarded, open_as: Open) -> None:
     """The certificate is of localhost alone."""
     client = open_as("writer", *server.tls, SOON, at=f"127.0.0.1:{server.port}")
-    error = error_of(client.check)
-    assert type(error) is StoreDown
-    assert "not valid for '127.0.0.1'" in str(error)
+    wait_for_outage(client, "not valid for '127.0.0.1'")
+
+
+def wait_for_outage(client: Mongo, reason: str) -> None:
+    """Check until the outage has *reason*: a handshake on a busy machine may take longer."""
+
+    def is_said() -> bool:
+        error = error_of(client.check)
+        assert type(error) is StoreDown
+        return reason in str(error).lower()
+
+    wait_until(is_said, reason)
 
 
 @pytest.mark.parametrize("content", [None, "this is none"], ids=["missing file", "no certificate"])
@@ -183,7 +191,7 @@ def test_a_slow_handshake_blocks_no_other_greenlet(server: Guarded, open_as: Ope
     """Other greenlets run meanwhile; it ends in time, and works when the server wakes up."""
     with Proxy(("127.0.0.1", server.port)) as proxy:
         at = f"localhost:{proxy.port}"
-        client = open_as("writer", *server.tls, "connectTimeoutMS=1000", at=at)
+        client = open_as("writer", *server.tls, "connectTimeoutMS=3000", at=at)
         proxy.deafen()
         asking = gevent.spawn(_outcome, client)
         wait_until(lambda: proxy.accepted, "the handshake to begin")
@@ -194,7 +202,7 @@ def test_a_slow_handshake_blocks_no_other_greenlet(server: Guarded, open_as: Ope
             longest_s = max(longest_s, monotonic() - before)
         assert type(asking.value) is StoreDown
         assert 0.5 < monotonic() - started < 5 + SLACK_S
-        assert longest_s < 0.5
+        assert longest_s < 1.5  # half of what a handshake would block them
         proxy.pass_on()
         assert client.read(lambda database: database.c.find_one({"_id": 1})) == {"_id": 1}
 
