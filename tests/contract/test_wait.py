@@ -109,7 +109,8 @@ def test_a_commit_that_is_not_answered_in_time_is_of_unknown_outcome(
     with Proxy(postgres.socket) as proxy:
         url = f"postgresql://greenline@127.0.0.1:{proxy.port}/greenline?sslmode=disable"
         pool = ConnectionPool(partial(connect, url, 5.0), max_size=1)
-        with pytest.raises(OutcomeUnknown), deadline.limit(0.5):
+        # A busy machine connects in that time as well.
+        with pytest.raises(OutcomeUnknown), deadline.limit(2):
             with pool.connection() as conn, conn.cursor() as cursor:
                 cursor.execute("create temp table t (x int)")
                 proxy.mute()
