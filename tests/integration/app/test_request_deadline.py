@@ -31,7 +31,11 @@ def pool(postgres: Server) -> Iterator[ConnectionPool]:
 @pytest.fixture
 def service() -> DeadlineFlask:
     """A service whose requests may take half a second."""
-    app = DeadlineFlask(__name__, static_folder=None, request_timeout_s=0.5)
+    return serving(0.5)
+
+
+def serving(request_timeout_s: float) -> DeadlineFlask:
+    app = DeadlineFlask(__name__, static_folder=None, request_timeout_s=request_timeout_s)
     request_id.register(app)
     problems.register(app)
     return app
@@ -74,10 +78,11 @@ def test_a_route_can_ask_for_less(service: DeadlineFlask) -> None:
     assert took_s < 1.5
 
 
-def test_the_time_in_the_queue_of_the_worker_counts(service: DeadlineFlask) -> None:
+def test_the_time_in_the_queue_of_the_worker_counts() -> None:
     """A request that waited for longer than it may has no time left."""
+    service = serving(1.5)  # a second more than the handler takes, which is not to be late
     service.add_url_rule("/", "handler", lambda: gevent.sleep(0.5) or "")
-    queued = {"greenline.spent": {"queued": 0.6}}
+    queued = {"greenline.spent": {"queued": 1.6}}
     with gevent.Timeout(10):
         assert service.test_client().get("/", environ_overrides=queued).status_code == 504
         assert service.test_client().get("/").status_code == 200
@@ -109,12 +114,13 @@ def test_a_handler_that_waits_for_no_driver_is_interrupted(service: DeadlineFlas
     assert took_s < 2
 
 
-def test_a_stream_may_take_its_time_but_no_chunk_may(service: DeadlineFlask) -> None:
+def test_a_stream_may_take_its_time_but_no_chunk_may() -> None:
     """Each chunk has a limit of its own: the whole may take longer than a request."""
+    service = serving(1.5)  # a second more than a chunk takes, which is not to be late
 
     def chunks() -> Iterator[bytes]:
         for _ in range(4):
-            gevent.sleep(0.3)
+            gevent.sleep(0.5)
             yield b"x"
 
     service.add_url_rule("/", "handler", lambda: Response(chunks()))
