@@ -9,7 +9,13 @@ def test_a_semaphore_is_waited_for_in_the_hub() -> None:
 def hold(lock, pipe):
     with lock:
         pipe.send(None)
-        time.sleep(0.3)
+        pipe.poll(20)  # until it is told to release the lock
+
+def let_go(pipe):
+    after = len(ticks) + 10
+    while len(ticks) < after:
+        gevent.sleep(0.005)
+    pipe.send(None)
 
 def main():
     lock, recursive = multiprocessing.Lock(), multiprocessing.RLock()
@@ -19,7 +25,8 @@ def main():
         process.start()
         mine.recv()
         report(lambda: one.acquire(False))
-        report(lambda: one.acquire(timeout=0.1))
+        report(lambda: one.acquire(timeout=0.5))
+        gevent.spawn(let_go, mine)
         report(one.acquire)
         one.release()
         process.join()
