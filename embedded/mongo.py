@@ -10,6 +10,8 @@ import importlib.util
 import shutil
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -152,11 +154,11 @@ class Mongo:
         return [sys.executable, "-m", PACKAGE, *place]
 
     def _launch(self) -> None:
-        self.port = _free_port()
-        command = self._command()
-        with self.log.open("wb") as log:
-            self._child.start(command, output=log)
-        wait_until(lambda: self._listens() or not self.alive(), START_TIMEOUT_S)
+        with _reserved_port() as self.port:
+            command = self._command()
+            with self.log.open("wb") as log:
+                self._child.start(command, output=log)
+            wait_until(lambda: self._listens() or not self.alive(), START_TIMEOUT_S)
         if not self.alive() or not self._answers():
             raise self._failure()
 
@@ -212,8 +214,12 @@ class Mongo:
         )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def _reserved_port() -> Iterator[int]:
+    """Give a free port, for a ``with`` block in which a server begins to listen there."""
+    with socket.socket() as kept:
+        # A server takes seconds to start. Bound and not listening: it may listen there all the
+        # same, and the kernel gives the port to no other program.
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]

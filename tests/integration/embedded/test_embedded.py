@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from pymongo.errors import PyMongoError
 from embedded import store
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
-from embedded.process import kill_all
+from embedded.process import Child, kill_all
 from greenline.errors import ConfigError
 from tests.helpers.forms import in_the_long_form, some
 from tests.helpers.support import CHECKOUT, IS_LONG, SLOT_WAIT_S, open_folder, wait_until
@@ -297,6 +298,24 @@ def test_mongo_listens_on_the_loopback_only(data: Path) -> None:
             rows = [line.split() for line in table.read_text().splitlines()[1:]]
             listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(wanted)]
             assert listening in ([], [f"0100007F{wanted}"])
+
+
+def test_no_other_program_gets_the_port_of_a_mongo_that_starts(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes seconds to listen there."""
+    server, start, refused = Mongo(data / "mongo"), Child.start, list[int]()
+
+    def start_where_another_wants_the_port(child: Child, *given: Any, **more: Any) -> None:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", server.port))
+        refused.append(server.port)
+        start(child, *given, **more)
+
+    monkeypatch.setattr(Child, "start", start_where_another_wants_the_port)
+    with server:
+        assert refused == [server.port]
+        MongoKind().add(server)
 
 
 def test_no_acknowledged_write_is_lost_when_mongo_is_killed(data: Path) -> None:
