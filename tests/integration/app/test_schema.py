@@ -8,7 +8,7 @@ import pytest
 from pymongo import MongoClient
 
 from app.store import schema
-from tests.helpers.support import BIN, CHECKOUT, Databases, environ, run
+from tests.helpers.support import BIN, CHECKOUT, START_LIMIT_S, Databases, environ, run
 
 COUNTS = """
 select (select count(*) from books), (select count(*) from authors), (select count(*) from agents),
@@ -56,7 +56,7 @@ def test_two_upgrades_at_once_apply_everything_once(empty_database: str, empty_m
         subprocess.Popen(command, cwd=CHECKOUT, env=target, text=True, stdout=subprocess.PIPE)
         for _ in range(2)
     ]
-    said = sorted(str(one.communicate(timeout=60)[0]).strip() for one in both)
+    said = sorted(str(one.communicate(timeout=START_LIMIT_S)[0]).strip() for one in both)
     assert [one.returncode for one in both] == [0, 0]
     assert said == [f"schema: {', '.join(schema.REVISIONS)} applied", "schema: up to date"]
 
