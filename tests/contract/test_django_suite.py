@@ -25,6 +25,7 @@ DIFFERENT = {
 }
 
 
+@pytest.mark.timeout(660)  # a minute beyond the limit of the run, which a busy machine needs
 @pytest.mark.parametrize("engine", ENGINES if IS_LONG else ["Django's"])
 def test_djangos_own_tests_pass(engine: str, tmp_path: Path) -> None:
     """On Django's backend, unchanged, and on ours."""

@@ -19,6 +19,9 @@ from tests.helpers.support import CHECKOUT, IS_LONG, environ
 
 SUITE = CHECKOUT / "tests" / "psycopg2_suite"
 
+# A minute beyond the limit of the run, which a busy machine needs.
+pytestmark = pytest.mark.timeout(660)
+
 DIFFERENT = {
     # It loads the system's libpq by its name, which need not be psycopg2's.
     "tests.test_connection.ConnectionTests.test_pgconn_ptr",

@@ -73,6 +73,7 @@ def typed(beginning: str) -> list[str]:
     return shlex.split(line)[1:]
 
 
+@pytest.mark.timeout(600)  # some thirty services are started, and the machine may be busy
 @pytest.mark.usefixtures("short")
 def test_what_is_recommended_was_measured(
     postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
