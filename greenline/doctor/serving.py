@@ -48,12 +48,14 @@ def serving(
     """
     if gunicorn_options().daemon:
         raise TrialError("GUNICORN_CMD_ARGS has --daemon, which would be left behind: remove it")
-    try:
-        # On a port in use another server would answer in its place.
-        socket.create_server(address(bind)).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise TrialError(f"gunicorn cannot listen on {bind}: {error}") from error
-    with tempfile.TemporaryFile() as log:
+    with socket.socket() as kept, tempfile.TemporaryFile() as log:
+        try:
+            # On a port in use another server would answer in its place. Bound and not listening:
+            # gunicorn may listen there all the same, and until then no other program gets the port.
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept.bind(address(bind))
+        except (OSError, ValueError, OverflowError) as error:
+            raise TrialError(f"gunicorn cannot listen on {bind}: {error}") from error
         child = subprocess.Popen(
             [sys.executable, "-m", "gunicorn", *arguments, "-b", bind, target],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,

@@ -14,7 +14,7 @@ import pytest
 
 from bench.compatibility_servers import mariadb
 from embedded.redis import Redis
-from greenline.doctor import trial
+from greenline.doctor import serving, trial
 from greenline.doctor.serving import TrialError
 from greenline.doctor.trial import Request
 from greenline.errors import ConfigError
@@ -599,6 +599,23 @@ def test_a_port_in_use_is_named(shop: Path) -> None:
         bind = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(TrialError, match=rf"cannot listen on {bind}: .*in use"):
             trial.serve("shop:app", shop, bind)
+
+
+def test_no_other_program_gets_the_port_of_a_gunicorn_that_starts(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a moment to listen there."""
+    port, start, refused = serving.free_port(), subprocess.Popen, list[int]()
+
+    def start_where_another_wants_the_port(*given: Any, **more: Any) -> Any:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        refused.append(port)
+        return start(*given, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", start_where_another_wants_the_port)
+    with serving.serving("shop:app", shop, f"127.0.0.1:{port}", [], {}):
+        assert refused == [port]
 
 
 def test_a_daemon_is_refused(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
