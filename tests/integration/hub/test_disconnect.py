@@ -153,11 +153,20 @@ def test_a_hang_up_and_a_hand_over_in_one_turn_of_the_loop_lend_it_once(
             cursor.execute("select pg_sleep(0.05)")
             lent.remove(id(conn))
 
-    holder = gevent.spawn(run, pool, "select pg_sleep(0.1)")
+    is_queued = Event()
+
+    def hold() -> None:
+        with pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
+            is_queued.wait()
+            cursor.execute("select pg_sleep(0.1)")
+
+    holder = gevent.spawn(hold)
     wait_until(lambda: pool.stats()["active"] == 1, "the connection to be taken")
     gone = gevent.spawn(serve, pool, ours, [])
     others = [gevent.spawn(work) for _ in range(3)]
     wait_until(lambda: pool.stats()["waiting"] == 4, "the queue")
+    is_queued.set()
+    gevent.sleep(0)  # the statement is sent
     theirs.close()
     gevent.monkey.get_original("time", "sleep")(0.2)
     gevent.joinall([holder, gone, *others], timeout=40)
