@@ -102,5 +102,6 @@ def a_thousand_go_on() -> Iterator[None]:
     others = [gevent.spawn(go_on) for _ in range(1000)]
     yield
     gevent.killall(others)
-    # Each has gone on again and again: with a blocked hub none would after its first step.
-    assert next(steps) > 3_000
+    # With a blocked hub none would go on after its first step. How many further steps there are in
+    # a time says how busy the machine is.
+    assert next(steps) > 1_000

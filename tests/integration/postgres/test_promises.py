@@ -21,11 +21,16 @@ from greenline.errors import (
 from greenline.hub import deadline
 from greenline.postgres import resolve as resolving
 from greenline.postgres.connect import connect
+from greenline.postgres.connection import Connection
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.resolve import resolve
 from tests.helpers.pools import Make, Watch, a_thousand_go_on, limited, run, through
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import wait_until
+
+# Longer than a busy machine may take to connect and to begin a statement.
+DEADLINE_S = 2.0
+SLACK_S = 1.2
 
 # 1: never more than max_size
 
@@ -185,7 +190,7 @@ def test_the_server_stops_working_when_the_request_ends(make: Make, watch: Watch
     pool = make(1)
 
     def work() -> None:
-        with deadline.limit(0.3):
+        with deadline.limit(DEADLINE_S):
             run(pool, "select pg_sleep(60)")
 
     worker = gevent.spawn(work)
@@ -194,7 +199,7 @@ def test_the_server_stops_working_when_the_request_ends(make: Make, watch: Watch
     if how == "kill":
         worker.kill(timeout=5)
     worker.join(5)
-    assert monotonic() - started < 1.5
+    assert monotonic() - started < (0.0 if how == "kill" else DEADLINE_S) + SLACK_S
     if how == "deadline":
         assert isinstance(worker.exception, DeadlineExceeded)
     wait_until(lambda: watch.count() == 0, "the backend to be gone", limit_s=5)
@@ -219,11 +224,11 @@ def test_a_cancelling_connection_that_died_is_replaced(make: Make, watch: Watch)
 def test_where_the_time_went_is_reported(make: Make) -> None:
     """The error counts what was spent in the queue, connecting and in Postgres."""
     pool = make(1)
-    with pytest.raises(DeadlineExceeded) as caught, deadline.limit(0.3):
+    with pytest.raises(DeadlineExceeded) as caught, deadline.limit(DEADLINE_S):
         run(pool, "select pg_sleep(60)")
     spent = caught.value.spent_s
     assert set(spent) == {"connecting", "postgres"}
-    assert 0.1 < spent["postgres"] <= 0.6
+    assert 0.1 < spent["postgres"] < DEADLINE_S + SLACK_S
 
 
 # 6: servers that accept and never answer
@@ -248,7 +253,12 @@ def test_a_deaf_server_costs_no_more_than_the_deadline(
 
 def test_a_connect_that_was_given_up_keeps_its_slot_until_the_server_lets_go(proxy: Proxy) -> None:
     """A waiter gets an error in time; the next does not connect beyond the limit."""
-    pool = ConnectionPool(partial(connect, through(proxy), 0.3), max_size=1, timeout_s=1.5)
+    limit_s = 0.3
+
+    def opener(**options: Any) -> Connection:
+        return connect(through(proxy), limit_s, **options)
+
+    pool = ConnectionPool(opener, max_size=1, timeout_s=1.5)
     proxy.deafen()
     started = monotonic()
     with pytest.raises(StoreDown):
@@ -257,6 +267,7 @@ def test_a_connect_that_was_given_up_keeps_its_slot_until_the_server_lets_go(pro
     with pytest.raises(PoolTimeout):
         run(pool, "select 1")
     assert proxy.accepted == 1
+    limit_s = 5.0  # this connect is to succeed
     proxy.pass_on()
     assert run(pool, "select 7") == 7
     assert pool.close(5.0)
@@ -271,9 +282,9 @@ def test_a_name_that_resolves_slowly_blocks_no_other_greenlet(
     ticks = []
     ticker = gevent.spawn(lambda: [ticks.append(gevent.sleep(0.01)) for _ in range(1000)])
     started = monotonic()
-    with pytest.raises((DeadlineExceeded, StoreDown)), deadline.limit(0.5):
+    with pytest.raises((DeadlineExceeded, StoreDown)), deadline.limit(DEADLINE_S):
         run(pool, "select 1")
-    assert monotonic() - started < 2
+    assert monotonic() - started < DEADLINE_S + SLACK_S
     ticker.kill()
     assert len(ticks) > 10
 
