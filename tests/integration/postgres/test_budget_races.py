@@ -16,6 +16,7 @@ from typing import Any
 import gevent
 import gevent.event
 import pytest
+from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE
 
 from embedded.postgres import Postgres
 from greenline.errors import (
@@ -134,22 +135,23 @@ def test_over_tcp_too_a_server_that_ends_a_connection_leaves_no_orphan(
 
 def test_renew_waits_until_the_budget_is_read(opened: Opened, controlled: Controlled) -> None:
     """Another greenlet's renew() must not pass while on_connect still reads the budget."""
-    slot_table = opened(4, 2)
+    is_reading, go_on = gevent.event.Event(), gevent.event.Event()
     read = []
 
     def follow(conn: Connection) -> None:
-        with conn.cursor() as cursor:
-            cursor.execute("select pg_sleep(0.2)")
+        is_reading.set()
+        go_on.wait()
         read.append(conn.pid)
 
-    control = controlled(slot_table, on_connect=follow)
+    control = controlled(opened(4, 2), on_connect=follow)
     first = gevent.spawn(control.renew)
-    wait_until(lambda: control._lock.locked(), "first")
-    wait_until(lambda: slot_table.stats()["held"] == 1, "slot")
+    assert is_reading.wait(40)
+    other = gevent.spawn(control.renew)
     gevent.sleep(0.1)
-    control.renew()
-    assert read
-    first.get()
+    assert not other.ready()
+    go_on.set()
+    gevent.joinall([first, other], timeout=40, raise_error=True)
+    assert len(read) == 1
 
 
 def test_a_deadline_in_the_connect_fails_the_one_whose_deadline_it_is(
@@ -204,7 +206,7 @@ def test_two_pools_of_one_worker_share(opened: Opened, pooled: Pooled) -> None:
     one = pooled(slot_table, timeout_s=2.0)
     two = pooled(slot_table, timeout_s=2.0)
     gevent.joinall([gevent.spawn(run, one, "select pg_sleep(0.1)") for _ in range(5)])
-    assert one.stats()["idle"] >= 2
+    wait_until(lambda: one.stats()["idle"] >= 2, "the last connect")
     assert run(two, "select 7") == 7
 
 
@@ -228,9 +230,8 @@ def test_no_slot_is_lost_when_descriptors_run_out(opened: Opened, pooled: Pooled
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     gc.collect()
-    gevent.sleep(0.5)
-    assert pool.stats()["size"] == 0
-    assert slot_table.stats()["held"] == 0
+    wait_until(lambda: pool.stats()["size"] == 0, "the last one to be gone")
+    wait_until(lambda: slot_table.stats()["held"] == 0, "its slot to be free")
 
 
 def test_a_created_connection_that_is_dropped_gives_its_slot_back(
@@ -242,7 +243,7 @@ def test_a_created_connection_that_is_dropped_gives_its_slot_back(
     assert slot_table.stats()["held"] == 1
     del conn
     gc.collect()
-    wait_until(lambda: slot_table.stats()["held"] == 0, "slot", 2)
+    wait_until(lambda: slot_table.stats()["held"] == 0, "slot")
 
 
 EXIT = """
@@ -370,9 +371,10 @@ def test_connecting_while_the_slot_table_is_closed_is_an_error(
     """What was taken is found by the next worker, whether the connect fails or not."""
     slot_table, survivor = opened(4, 2), opened(4, 2)
     proxy.deafen()
-    slow = partial(connect, f"{through(proxy)}&application_name={watch.name}", 0.5)
+    # Longer than it may take to see that all three connect.
+    slow = partial(connect, f"{through(proxy)}&application_name={watch.name}", 2.0)
     failing = gevent.spawn(creator(opener, slot_table, controlled(slot_table, slow)))
-    late = gevent.spawn(creator(partial(slow.func, slow.args[0], 5.0), slot_table))
+    late = gevent.spawn(creator(partial(slow.func, slow.args[0], 20.0), slot_table))
     wait_until(lambda: slot_table.stats()["held"] == 3 and proxy.open == 2, "three to connect")
     slot_table.close()
     with pytest.raises(PoolClosed):
@@ -397,8 +399,9 @@ def test_a_look_at_the_connection_leaves_an_answer_to_the_question(
 
     backend = control.ask(lambda conn: conn.pid)
     asking = gevent.spawn(control.ask, question)
-    gevent.sleep(0.05)
+    gevent.sleep(0)
     assert control._conn is not None
+    assert control._conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE
     until_s = time.monotonic() + 20
     while not is_dead(control._conn):  # without the hub, which would let the other greenlet read
         assert time.monotonic() < until_s
