@@ -7,6 +7,7 @@ from pathlib import Path
 
 import gevent
 import pytest
+from gevent.event import Event
 from psycopg2.extensions import parse_dsn
 
 from greenline.budget.plan import COMMANDS, Deployment, Plan, PostgresFacts, postgres_plan
@@ -17,7 +18,7 @@ from greenline.postgres.fixed_plan import FixedPlan
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.reaper import Reaper
 from greenline.slots import SlotTable
-from tests.helpers.pools import Watch, limited, run
+from tests.helpers.pools import Watch, limited
 from tests.helpers.support import wait_until
 
 
@@ -99,6 +100,12 @@ def allow(watch: Watch, url: str, most: int) -> None:
     watch.ask(f"alter role {parse_dsn(url)['user']} connection limit {most + COMMANDS}; select 1")
 
 
+def hold(pool: ConnectionPool, until: Event) -> None:
+    """Take a connection until the event is set."""
+    with pool.connection():
+        until.wait()
+
+
 def read_anew(worker: Worker, watch: Watch) -> None:
     """End the control connection of *worker*, so that it reads what the server allows."""
     watch.ask("select pg_terminate_backend(%s, 5000)", worker.pid())
@@ -117,8 +124,10 @@ def test_what_one_worker_reads_anew_the_others_follow(make: Make, watch: Watch, 
         read_anew(one, watch)
         wait_until(lambda: other.follows(most), f"the other worker to follow {most}")  # noqa: B023
         assert one.follows(most)
-        asked = [gevent.spawn(run, other.pool, "select pg_sleep(0.3)") for _ in range(40)]
+        has_all = Event()
+        asked = [gevent.spawn(hold, other.pool, has_all) for _ in range(40)]
         wait_until(lambda: other.pool.stats()["size"] == most - 7, "all that are shared")  # noqa: B023
+        has_all.set()
         gevent.joinall(asked, timeout=40, raise_error=True)
         other.pool.evict()  # a server that has more than it may have refuses who would read
         wait_until(lambda: other.pool.stats()["size"] == 0, "its connections to be gone")
