@@ -91,17 +91,18 @@ def test_an_idle_hub_is_not_blocked() -> None:
 def test_a_wait_for_a_processor_is_no_block() -> None:
     """Of a process that ten others on its processor leave a tenth of the time."""
     # At a lower priority than theirs, the watchdog's thread would be stopped with the interpreter's
-    # lock, which looks like a block.
+    # lock, which looks like a block. So does each of its records, for which the hub waits until the
+    # others have had their turns: a second has room for those of a busy machine.
     said = run(
         "import os, subprocess\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "busy = [sys.executable, '-c', 'import time; end = time.time() + 3\\n'\n"
+        "busy = [sys.executable, '-c', 'import time; end = time.time() + 5\\n'\n"
         "        'while time.time() < end: pass']\n"
         "others = [subprocess.Popen(busy) for _ in range(10)]\n"
         "while any(each.poll() is None for each in others):\n"
-        "    in_python(0.05); gevent.sleep(0.001)\n"
+        "    in_python(0.2); gevent.sleep(0.001)\n"
         "report()",
-        limit_s=0.25,
+        limit_s=LONG_S,
     )
     late_ms, waited_ms = map(int, re.findall(WAITED, said)[0])
     assert late_ms >= waited_ms > 100
