@@ -98,6 +98,8 @@ def test_the_server_never_sees_more_than_the_limit(make_pool: MakePool, postgres
     def work() -> int:
         nonlocal highest
         with pool.connection(autocommit=True) as conn, conn.cursor() as cursor:
+            # Else the others may be done before the last connect.
+            wait_until(lambda: len(opened) >= 5, "all to be connected")
             highest = max(highest, pool.stats()["active"])
             cursor.execute("select pg_sleep(0.01), 7")
             return int(cursor.fetchone()[1])
@@ -148,7 +150,8 @@ def test_who_waits_longest_is_served_first(make_pool: MakePool) -> None:
 
 def test_waiting_in_vain_ends_in_time(make_pool: MakePool) -> None:
     """PoolTimeout comes after timeout_s, and the queue is empty again."""
-    pool = make_pool(1, timeout_s=0.1)
+    pool = make_pool(1, min_size=1, timeout_s=0.1)
+    pool.fill()  # else the holder would not wait for its connect for longer, either
     _, release = holding(pool)
     with gevent.Timeout(2), pytest.raises(PoolTimeout), pool.connection():
         pass
@@ -342,6 +345,8 @@ def test_a_statement_beyond_the_deadline_is_interrupted_and_its_connection_close
 ) -> None:
     """The caller has DeadlineExceeded; the connection, of unknown state, is not lent again."""
     pool = make_pool(1)
+    with pool.connection(autocommit=True):
+        pass  # the connect itself may take longer than the deadline
     with gevent.Timeout(5), pytest.raises(DeadlineExceeded), deadline.limit(0.1):
         with pool.connection(autocommit=True) as conn, conn.cursor() as cursor:
             cursor.execute("select pg_sleep(60)")
