@@ -18,7 +18,7 @@ from tests.helpers.pools import Busy, Watch, limited, run
 from tests.helpers.support import wait_until
 
 SLOTS = 6
-SOON_S = 5.0  # without its turn it would wait for ever
+SOON_S = 30.0  # without its turn it would wait for ever
 
 Opened = Callable[[int], SlotTable]
 Pooled = Callable[[SlotTable], ConnectionPool]
