@@ -54,7 +54,7 @@ def proxy(network: Network, postgres: Postgres) -> Iterator[Proxy]:
 @pytest.fixture
 def pool(proxy: Proxy) -> Iterator[ConnectionPool]:
     """A pool of one, whose connection is there and idle."""
-    made = ConnectionPool(partial(connect, through(proxy), 1.0), max_size=1)
+    made = ConnectionPool(partial(connect, through(proxy), 5.0), max_size=1)
     run(made, "select 1")
     yield made
     made.close(2.0)
@@ -100,7 +100,7 @@ def test_without_a_deadline_the_kernel_notices(
 
     With TCP_USER_TIMEOUT it is that, and not the count of probes, that ends the silence.
     """
-    conn = connect(f"{through(proxy)}&application_name={watch.name}&{option}", 1.0)
+    conn = connect(f"{through(proxy)}&application_name={watch.name}&{option}", 5.0)
     conn.autocommit = True
 
     def vanish_while_it_runs() -> None:
@@ -120,7 +120,7 @@ def test_without_a_deadline_the_kernel_notices(
 
 def test_every_connection_has_these_limits(postgres: Postgres) -> None:
     """20 s for what is not acknowledged; after 10 s of silence a probe each 3 s."""
-    with Proxy(postgres.socket) as between, closing(connect(through(between), 1.0)) as conn:
+    with Proxy(postgres.socket) as between, closing(connect(through(between), 5.0)) as conn:
         with socket.socket(fileno=os.dup(conn.fileno())) as seen:
             option = partial(seen.getsockopt, socket.IPPROTO_TCP)
             assert option(socket.TCP_USER_TIMEOUT) == 20_000
