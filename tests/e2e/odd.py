@@ -1,5 +1,6 @@
 """A plain WSGI application that does what it should not."""
 
+import os
 import time
 from collections.abc import Iterable
 from io import BytesIO
@@ -16,6 +17,8 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         time.sleep(0.5)
         start_response("200 OK", [("Content-Length", str(size))])
         return [b"x" * size]
+    while path == "/held" and not os.path.exists(environ["QUERY_STRING"]):
+        time.sleep(0.02)
     if path in ("/too-short", "/short-file", "/short-parts"):
         start_response("200 OK", [("Content-Length", "10")])
         if path == "/too-short":

@@ -5,6 +5,9 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ from tests.helpers.support import Service, wait_until
 TARGET = "tests.e2e.odd:app"
 POST = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
 GET = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n"
+ONE = {"GREENLINE_MAX_IN_PROGRESS": "1", "GREENLINE_MAX_WAITING": "0"}
 
 
 def heard(client: socket.socket) -> bytes:
@@ -80,9 +84,9 @@ def test_a_body_that_is_found_too_large_after_the_answer_gets_no_second_one() ->
 
 def test_a_request_that_cannot_be_cut_is_named() -> None:
     """Its handler swallows what ends it; the worker ends all the same, and says whom it left."""
-    with hosting(TARGET, "--graceful-timeout", "4") as running:
+    with hosting(TARGET, "--graceful-timeout", "4", **ONE) as running:
         begin(running, b"/stubborn")
-        time.sleep(0.5)
+        wait_until(lambda: running.get("/").status == 503, "it to have the only place")
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(timeout=30) == 0
         assert "GET /stubborn" in running.log
@@ -99,11 +103,20 @@ def begin(running: Service, path: bytes) -> None:
     threading.Thread(target=ask, daemon=True).start()
 
 
-def test_a_refused_head_request_causes_no_warning() -> None:
+@contextmanager
+def full(running: Service, go: Path) -> Iterator[None]:
+    """Have a request in progress, which has the only place, until the block ends."""
+    begin(running, b"/held?" + bytes(go))
+    wait_until(lambda: running.get("/").status == 503, "the only place to be taken")
+    try:
+        yield
+    finally:
+        go.touch()
+
+
+def test_a_refused_head_request_causes_no_warning(tmp_path: Path) -> None:
     """The answer has no body, so nothing is dropped from it."""
-    with hosting(TARGET, GREENLINE_MAX_IN_PROGRESS="1", GREENLINE_MAX_WAITING="0") as running:
-        begin(running, b"/slow-and-large")
-        time.sleep(0.2)
+    with hosting(TARGET, **ONE) as running, full(running, tmp_path / "go"):
         assert running.ask("HEAD", "/").status == 503
         assert running.ask("GET", "/healthz").status == 200  # then all is said
         assert "dropping" not in running.log
@@ -146,15 +159,14 @@ def test_a_client_that_is_read_from_meanwhile_is_still_written_to_within_the_lim
             heard(client)
 
 
-def test_a_refused_client_is_not_asked_for_its_body() -> None:
+def test_a_refused_client_is_not_asked_for_its_body(tmp_path: Path) -> None:
     """An upload that waits for 100 Continue gets 503 instead, and the connection ends."""
+    said = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
     with (
-        hosting(TARGET, GREENLINE_MAX_IN_PROGRESS="1", GREENLINE_MAX_WAITING="0") as running,
+        hosting(TARGET, **ONE) as running,
+        full(running, tmp_path / "go"),
         socket.create_connection(("127.0.0.1", running.port), timeout=20) as client,
     ):
-        begin(running, b"/slow-and-large")
-        time.sleep(0.2)
-        said = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
         client.sendall(said)
         answer = heard(client)
     assert answer.startswith(b"HTTP/1.1 503 "), answer
