@@ -35,7 +35,7 @@ block = get_original("time", "sleep")
 objects: WeakSet[Kept] = WeakSet()
 idents: set[int] = set()
 progress = {"now": 0, "highest": 0}
-counts = {"highest": 0, "computed": 0}
+counts = {"highest": 0, "computed": 0, "answered": 0, "beside": 0}
 
 
 def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -75,6 +75,12 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
             thread = threading.Thread(target=compute, args=(seconds,))
             thread.start()
             thread.join()
+        elif path == "/compute-beside-others":
+            compute_beside_others()
+        elif path == "/compute-beside-others-in-a-thread":
+            thread = threading.Thread(target=compute_beside_others)
+            thread.start()
+            thread.join()
         elif path.startswith("/read-and-compute/"):
             ours, theirs = socket.socketpair()
             with ours, theirs:
@@ -101,10 +107,12 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
                 "count": counts["highest"],
                 "threads": len(idents),
                 "highest": progress["highest"],
+                "beside": counts["beside"],
             },
         )
     finally:
         progress["now"] -= 1
+        counts["answered"] += 1
 
 
 def stream() -> Iterator[bytes]:
@@ -119,6 +127,14 @@ def compute(seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         pass
+
+
+def compute_beside_others() -> None:
+    """Compute until twenty others were answered meanwhile, for ten seconds at most."""
+    before, until = counts["answered"], time.monotonic() + 10
+    while (beside := counts["answered"] - before) < 20 and time.monotonic() < until:
+        pass
+    counts["beside"] = beside
 
 
 def answer(start_response: Any, value: Any) -> list[bytes]:
