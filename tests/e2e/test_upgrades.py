@@ -9,10 +9,10 @@ import pytest
 
 from tests.e2e.hosting import NO_CONFIG, WORKER, hosting
 from tests.helpers.certificate import certify, needs_openssl
-from tests.helpers.support import Service, service, wait_until
+from tests.helpers.support import HANG_S, Service, service, wait_until
 
 APP = "tests.e2e.upgrading:app"
-TIMEOUT_S, SLACK_S = 0.3, 1.0
+TIMEOUT_S, SLACK_S = 1.0, 1.0
 UPGRADE = (
     "GET {} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -41,7 +41,7 @@ def talk(client: socket.socket, path: str) -> None:
     answer = upgrade(client, path)
     assert answer.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
     assert b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in answer
-    time.sleep(3 * TIMEOUT_S)
+    time.sleep(1.5 * TIMEOUT_S)
     client.sendall(b"hello")
     assert client.recv(65_536) == b"hello"
 
@@ -65,7 +65,8 @@ def test_nor_has_one_with_tls(tmp_path: Path) -> None:
     ) as running:  # fmt: skip
         wait_until(lambda: "Booting worker" in running.log, "the worker to boot")
         with (
-            socket.create_connection(("127.0.0.1", running.port), timeout=10) as sock,
+            # The worker may boot for long yet.
+            socket.create_connection(("127.0.0.1", running.port), timeout=HANG_S) as sock,
             trust.wrap_socket(sock) as client,
         ):
             talk(client, "/raw")
