@@ -28,7 +28,8 @@ def test_a_slow_request_is_logged_with_its_parts(empty_database: str) -> None:
     with hosting(APP, URL=empty_database, GREENLINE_SLOW_MS="300") as running:
         assert running.get("/postgres/books?s=0.6&key=secret").status == 200
         line = wait_until(
-            lambda: re.search(r"slow request: (.*)", running.log), "the line of the slow request"
+            lambda: re.search(r"slow request: (GET /postgres/.*)", running.log),
+            "the line of the slow request",
         )[1]
         assert "secret" not in running.log
     head, *waits = line.split("; ")
@@ -113,7 +114,7 @@ def test_a_wrong_value_ends_the_start(value: str) -> None:
 def test_its_lines_have_one_id_and_one_route(empty_database: str) -> None:
     """In JSON, of an application that gives no request an id; a deadline's 504 has a route too."""
     given = {"URL": empty_database, "GREENLINE_LOG": "json", "GREENLINE_SLOW_MS": "300"}
-    with hosting(APP, **given, REQUEST_TIMEOUT="1") as running:
+    with hosting(APP, **given, REQUEST_TIMEOUT="2") as running:
         for seconds, status in ((0.5, 200), (20, 504)):
             path = f"/postgres/{status}"
             assert running.get(f"{path}?s={seconds}").status == status
@@ -147,7 +148,9 @@ def test_a_connect_has_a_part_of_its_own(postgres: Postgres) -> None:
         time.sleep(0.5)  # so long it takes
         proxy.pass_on()
         assert asked.result().status == 200
-        line = wait_until(lambda: re.search(r"slow request: (.*)", running.log), "the line")[1]
+        line = wait_until(
+            lambda: re.search(r"slow request: (GET /postgres/.*)", running.log), "the line"
+        )[1]
     assert re.search(r"[,:] connecting \d+[,;]", line), line
     waited = r"; connecting \d{3,} ms in watched_databases\.slow_report:\d+(;|$)"
     assert re.search(waited, line), line
