@@ -20,7 +20,7 @@ from tests.deploy.systemd import UNITS, Systemd, Unavailable, booted, missing
 from tests.helpers.forms import in_the_long_form
 from tests.helpers.front import Front, behind_proxies
 from tests.helpers.load import Load
-from tests.helpers.support import CHECKOUT, IS_LONG, Databases, wait_until
+from tests.helpers.support import CHECKOUT, IS_LONG, START_LIMIT_S, Databases, wait_until
 
 RESTARTS, RELOADS = (10, 20) if IS_LONG else (2, 2)
 SERVICE, SOCKET = "greenline.service", "greenline.socket"
@@ -176,7 +176,12 @@ def test_a_reload_takes_the_new_release_and_no_client_waits(system: Systemd) -> 
         loaded(load)
         assert system.control("reload", SERVICE).returncode == 0, system.log[-3000:]
         workers = booted_before + 2 * done
-        wait_until(lambda: system.log.count("Booting worker") == workers, "new workers")  # noqa: B023
+        # The release is loaded twice: in a process of its own first, then in the workers.
+        wait_until(
+            lambda: system.log.count("Booting worker") == workers,  # noqa: B023
+            "new workers",
+            START_LIMIT_S,
+        )
     loaded(load)
     load.stop()
     print(f"{RELOADS} reloads: {dict(load.statuses)}, refused {load.refused}, {load.failures}")
@@ -286,9 +291,12 @@ def test_only_nginx_may_connect(system: Systemd) -> None:
 
 def test_what_the_service_may_not_do_it_cannot(system: Systemd) -> None:
     """Its processes have no capabilities, no new privileges, and a filter of system calls."""
-    processes = system.processes(SERVICE)
-    assert len(processes) == 3  # the arbiter and its workers
-    for pid in processes:
+
+    def arbiter_and_workers() -> list[int]:
+        # One worker may answer before the other one is there.
+        return found if len(found := system.processes(SERVICE)) == 3 else []
+
+    for pid in wait_until(arbiter_and_workers, "the arbiter and its workers"):
         text = Path(f"/proc/{pid}/status").read_text()
         status = dict(re.findall(r"^(\w+):\s+(.*)$", text, re.MULTILINE))
         assert int(status["CapBnd"], 16) == int(status["CapEff"], 16) == 0
