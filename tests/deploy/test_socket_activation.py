@@ -10,10 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.load import Address, Load
-from tests.helpers.support import BIN, CHECKOUT, IS_LONG, Databases, environ, free_port, wait_until
+from tests.helpers.support import (
+    BIN,
+    CHECKOUT,
+    IS_LONG,
+    START_LIMIT_S,
+    Databases,
+    environ,
+    free_port,
+    wait_until,
+)
 
 RESTARTS = 10 if IS_LONG else 2
-BOOT_LIMIT_S = 30.0
 # What systemd does between fork and exec.
 PASS_ON = """
 import os, sys
@@ -33,7 +41,7 @@ class Holder:
         self.log_file = folder / "log"
         self._notify_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notify_socket.bind(str(folder / "notify"))
-        self._notify_socket.settimeout(BOOT_LIMIT_S)
+        self._notify_socket.settimeout(START_LIMIT_S)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
