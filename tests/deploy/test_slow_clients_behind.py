@@ -30,7 +30,7 @@ from tests.helpers.load import Load
 from tests.helpers.support import Databases, service, wait_until
 
 EACH = 250 if IS_LONG else 60
-UPLOADS_S = 6.0  # every second one has at most 5 kB
+SEEN_S = 2.0  # a client looks for its answer a second after its last byte
 SMALL_BUFFERS = {"backlog=2048;": "backlog=2048 sndbuf=16k;"}
 CONFIG = "bench/peers/gunicorn_small_buffers.py"
 CLIENTS, PAUSE_S, SECONDS, ROUNDS = 4, 0.005, 5.0, 3
@@ -99,7 +99,9 @@ def test_all_are_answered(way: Way, databases: Databases) -> None:
                 wait_until(lambda: way.connections() >= 1.5 * EACH, "them to be there")
             else:  # their downloads were taken at once: the connections idle, and go
                 wait_until(lambda: way.connections() <= 2 * CLIENTS, "no slow client to be there")
-            gevent.sleep(UPLOADS_S)
+            # Every second one has at most 5 kB.
+            wait_until(lambda: slow_tasks(databases) > EACH / 2, "half of the uploads")
+            gevent.sleep(SEEN_S)
         finally:
             load.stop()
         assert (load.failures, load.refused, set(load.statuses)) == ({}, 0, {200})
