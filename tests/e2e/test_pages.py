@@ -14,7 +14,7 @@ from embedded.mongo import Mongo
 from embedded.postgres import Postgres
 from tests.e2e.hosting import NO_CONFIG, accepts, hosting
 from tests.helpers.pages import commands, write_example
-from tests.helpers.support import CHECKOUT, service, wait_until
+from tests.helpers.support import CHECKOUT, START_LIMIT_S, service, wait_until
 
 HOSTING, POOLS = (CHECKOUT / "docs" / name for name in ("hosting.md", "pools.md"))
 GUNICORN = [line for line in commands(HOSTING) if line.startswith("gunicorn ")]
@@ -67,7 +67,7 @@ def test_a_script_of_the_page_about_pools_runs(
         env={**os.environ, **urls, "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=START_LIMIT_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
 

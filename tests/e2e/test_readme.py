@@ -13,6 +13,7 @@ from tests.helpers.pages import blocks, read, write_example
 from tests.helpers.support import (
     BIN,
     CHECKOUT,
+    START_LIMIT_S,
     Databases,
     Service,
     environ,
@@ -50,7 +51,7 @@ def test_the_parts_serve_a_script(tmp_path: Path, postgres: Postgres) -> None:
         env={**os.environ, "DATABASE_URL": postgres.url, "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=START_LIMIT_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
 

@@ -12,7 +12,7 @@ from tests.e2e.releases import GOOD, Releases, all_serve, hang_up, serving
 from tests.helpers.forms import in_the_long_form
 from tests.helpers.load import Load
 from tests.helpers.processes import children
-from tests.helpers.support import free_port, wait_until
+from tests.helpers.support import HANG_S, START_LIMIT_S, free_port, wait_until
 
 # The first process to import it waits, until there is the file `go`.
 SLOW = """
@@ -99,7 +99,7 @@ def test_a_slow_release_does_not_hold_up_a_stop(releases: Releases) -> None:
         hang_up(running)
         dry_run = loading(releases)
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(timeout=10) == 0
+        assert running.process.wait(timeout=HANG_S) == 0
         assert not lives(dry_run)
 
 
@@ -207,7 +207,7 @@ def test_a_wrong_setting_of_the_configuration_ends_the_start_in_one_line(
     releases.write(more="raw_env = ['GREENLINE_MAX_WAIT=soon']")
     running = releases.start()
     try:
-        assert running.process.wait(timeout=20) == 1
+        assert running.process.wait(timeout=START_LIMIT_S) == 1
     finally:
         running.stop()
     assert running.log.count("greenline: GREENLINE_MAX_WAIT: 'soon'") == 1

@@ -116,7 +116,9 @@ def test_whatever_a_request_waits_for_it_is_answered_504_in_time(
 def test_no_statement_goes_on(replies: dict[object, Reply], postgres: Postgres) -> None:
     """Postgres cancels it."""
     assert replies[overdue.statement].status == 504
-    wait_until(lambda: not statements(postgres, "overdue"), "the statement to end", 3)
+    wait_until(
+        lambda: not statements(postgres, "overdue"), "the statement to end", overdue.LONG_S / 2
+    )
 
 
 def test_what_swallows_the_timeout_and_goes_on_is_interrupted(

@@ -9,7 +9,7 @@ import pytest
 
 from embedded.postgres import Postgres
 from tests.helpers.forms import in_the_long_form, some
-from tests.helpers.support import Answer, Databases, service, wait_until
+from tests.helpers.support import START_LIMIT_S, Answer, Databases, service, wait_until
 from tests.helpers.watch import backends
 
 SECRET = "sesame"
@@ -35,7 +35,7 @@ def test_a_bad_setting_is_reported_in_one_line(databases: Databases, name: str, 
     """gunicorn ends, and one line names the variable, without a stack and without a password."""
     environ = {**databases.environ, "WEB_CONCURRENCY": "3", name: value}
     with service(environ, wait=False) as greenline:
-        assert greenline.process.wait(timeout=20) != 0, greenline.log
+        assert greenline.process.wait(timeout=START_LIMIT_S) != 0, greenline.log
         log = greenline.log
     (line,) = [line for line in log.splitlines() if name in line]
     assert line.startswith(f"greenline: {name}: ")
@@ -68,7 +68,7 @@ def test_sigterm_finishes_what_is_in_progress(databases: Databases, postgres: Po
         assert [one.result().status for one in asked] == [200] * 6
         assert not greenline.is_alive()
         assert "Traceback" not in greenline.log
-        wait_until(lambda: backends(postgres, "sigterm") == 0, "all backends to go", limit_s=5)
+        wait_until(lambda: backends(postgres, "sigterm") == 0, "all backends to go")
 
 
 def test_a_reload_below_the_budget_loses_no_request(databases: Databases) -> None:
