@@ -214,7 +214,9 @@ def test_prometheus_has_the_clients_p99(programs: Path, tmp_path: Path) -> None:
         wait_until(lambda: [value for _, value in query(url, count)] == [200], "all requests")
         ((_, p99_s),) = query(url, expression)
         client_s = sorted(took_s)[round(0.99 * len(took_s)) - 1]
-        assert client_s / 2 <= p99_s <= client_s * 2
+        # The service notes no less than the sleep, and no more than its client, whom a busy machine
+        # may keep waiting before and after that; a bucket is as wide as its lower bound at most.
+        assert SLEEPS_S[1] / 2 <= p99_s <= client_s * 2
         names = {each["__name__"] for each, _ in query(url, '{__name__=~"greenline_.+"}')}
         used = {
             name
