@@ -181,8 +181,8 @@ def test_without_it_there_is_no_deadline() -> None:
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[Service]:
-    """The application with two seconds for each request, and one request in progress at once."""
-    with hosting(APP, REQUEST_TIMEOUT="2", GREENLINE_MAX_IN_PROGRESS="1") as one:
+    """The application with three seconds for each request, and one request in progress at once."""
+    with hosting(APP, REQUEST_TIMEOUT="3", GREENLINE_MAX_IN_PROGRESS="1") as one:
         yield one
 
 
@@ -195,16 +195,16 @@ def ask_behind(running: Service, stream: Callable[[], object]) -> Reply:
 
 
 def test_the_time_in_the_queue_counts(narrow: Service) -> None:
-    """A request that is admitted after more than a second has the rest of its two seconds."""
+    """A request that is admitted after more than a second has the rest of its three seconds."""
     answer = ask_behind(narrow, overdue.slow_stream)
     assert answer.status == 504
-    assert 2 <= answer.took_s < 2 + SLACK_S
+    assert 3 <= answer.took_s < 3 + SLACK_S
     expect_line(narrow, "in sleep\n")
 
 
 def test_a_request_whose_time_is_up_in_the_queue_is_answered_504(narrow: Service) -> None:
     """It is not an overload: it would be refused at once then, with a 503."""
     answer = ask_behind(narrow, overdue.long_stream)
-    assert (answer.status, answer.body) == (504, b"no answer within 2 s")
-    assert 2 <= answer.took_s < 2 + SLACK_S
-    expect_line(narrow, "GET /sleep: no answer within 2 s; it waited for admission")
+    assert (answer.status, answer.body) == (504, b"no answer within 3 s")
+    assert 3 <= answer.took_s < 3 + SLACK_S
+    expect_line(narrow, "GET /sleep: no answer within 3 s; it waited for admission")
