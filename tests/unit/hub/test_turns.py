@@ -15,10 +15,31 @@ from greenline.hub.turns import LONG_S, MAX_PAGES, Turn, Turns, page_of
 from tests.helpers.support import wait_until
 
 
-def compute(seconds: float = LONG_S) -> None:
-    until_s = monotonic() + seconds
-    while monotonic() < until_s:
-        pass
+class Clock:
+    """Counts what the requests of a test compute, and no time in which another process runs."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        self.now += 1e-6  # no two looks at it are at the same time
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which the turns are measured."""
+    made = Clock()
+    monkeypatch.setattr(module, "monotonic", made)
+    return made
+
+
+@pytest.fixture
+def compute(clock: Clock) -> Callable[..., None]:
+    def computing(seconds: float = LONG_S) -> None:
+        clock.now += seconds
+
+    return computing
 
 
 def request(path: str, method: str = "GET") -> Any:
@@ -171,6 +192,7 @@ def test_one_that_was_not_measured_makes_room(turns: Turns) -> None:
 def test_what_arrives_meanwhile_is_served_after_one_of_them(
     turns: Turns,
     readable: Callable[[Callable[[], object]], Callable[[], object]],
+    compute: Callable[..., None],
     before_s: float,
     then_s: float,
 ) -> None:
@@ -190,7 +212,9 @@ def test_what_arrives_meanwhile_is_served_after_one_of_them(
     assert order == ["first", "another", "second", "third"]
 
 
-def test_the_shortest_are_first_until_others_have_waited(turns: Turns) -> None:
+def test_the_shortest_are_first_until_others_have_waited(
+    turns: Turns, compute: Callable[..., None]
+) -> None:
     order: list[str] = []
     learn(turns, "/long", 20 * LONG_S)
     learn(turns, "/short", LONG_S)
@@ -215,6 +239,7 @@ def test_the_shortest_are_first_until_others_have_waited(turns: Turns) -> None:
     wait_until(lambda: "/long" in order, "the long one")
 
 
+@pytest.mark.usefixtures("clock")
 def test_one_that_has_computed_already_waits_for_its_rest(turns: Turns) -> None:
     """It goes on before others of its page begin, so that few are in progress."""
     order: list[str] = []
@@ -225,6 +250,7 @@ def test_one_that_has_computed_already_waits_for_its_rest(turns: Turns) -> None:
     assert order == ["overdue", "interrupted", "new"]
 
 
+@pytest.mark.usefixtures("clock")
 def test_those_of_one_page_end_one_after_the_other(turns: Turns) -> None:
     """Each gives its place in the limit to another one soon."""
     order: list[str] = []
@@ -244,7 +270,7 @@ def test_those_of_one_page_end_one_after_the_other(turns: Turns) -> None:
     assert order == [*3 * ["first"], *3 * ["second"]]
 
 
-def test_one_without_an_end_has_its_share(turns: Turns) -> None:
+def test_one_without_an_end_has_its_share(turns: Turns, compute: Callable[..., None]) -> None:
     """It waits again and again, for what it computes until it is interrupted."""
     order: list[str] = []
     learn(turns, "/long", 2 * module.REST_S)
@@ -265,7 +291,9 @@ def test_one_without_an_end_has_its_share(turns: Turns) -> None:
 
 
 def test_one_is_started_in_a_round_if_it_soon_waits(
-    turns: Turns, readable: Callable[[Callable[[], object]], Callable[[], object]]
+    turns: Turns,
+    readable: Callable[[Callable[[], object]], Callable[[], object]],
+    compute: Callable[..., None],
 ) -> None:
     """However long the others of the round have taken."""
     order: list[str] = []
@@ -278,7 +306,9 @@ def test_one_is_started_in_a_round_if_it_soon_waits(
 
 
 def test_they_have_half_of_the_time(
-    turns: Turns, readable: Callable[[Callable[[], object]], Callable[[], object]]
+    turns: Turns,
+    readable: Callable[[Callable[[], object]], Callable[[], object]],
+    compute: Callable[..., None],
 ) -> None:
     """Others that arrive all the time do not keep them from being served."""
     order: list[str] = []
