@@ -6,6 +6,7 @@ from contextlib import suppress
 from gevent.monkey import get_original
 
 SIZE = 128  # bytes, enough for the three numbers
+OUTER_NUMBERS = b"0123456789\n"  # the bytes of the first and the last one
 
 
 def open_of(thread: int) -> int:
@@ -30,8 +31,15 @@ class QueuedTime:
             self._fd = open_of(get_original("_thread", "get_native_id")())
 
     def seconds(self) -> float:
-        """Return the seconds so far, float; 0 where the kernel does not count them."""
-        return int(os.pread(self._fd, SIZE, 0).split()[1]) / 1e9 if self._fd >= 0 else 0.0
+        """
+        Return the seconds so far, float; 0 where the kernel does not count them.
+
+        Any thread may call this: it makes no object that the garbage collector tracks.
+        """
+        if self._fd < 0:
+            return 0.0
+        # The second of three numbers, between blanks; a list of them would be tracked.
+        return int(os.pread(self._fd, SIZE, 0).strip(OUTER_NUMBERS)) / 1e9
 
     def close(self) -> None:
         """Close the kernel's file."""

@@ -126,11 +126,10 @@ class Slices:
         self._last = (0, 0)
         self._since_s = 0.0  # when this one kept the thread for the first time
         self._queued = QueuedTime()
-        self._queued_s = self._queued.seconds()
         # Of the thread, to be read in another one; not on macOS, where nothing is noted.
         self._cpu_clock = getattr(time, "pthread_getcpuclockid", lambda _: None)(_get_ident())
         self._asked_s = inf  # since when none was answered that interrupt() has asked for
-        self._asked_computed_s = 0.0
+        self._asked_computed_s = self._asked_queued_s = 0.0
         self._is_started = self._is_ticking = False
         self._depth: Any = find_depth()  # None: it cannot be read, and nothing is interrupted
         self._depth_of_loop = -1  # until the loop has called Python for the first time
@@ -166,11 +165,15 @@ class Slices:
         """
         if not self._is_started:
             return
-        if is_look and self._asked_s == inf and self._cpu_clock is not None:
+        asks = is_look and self._asked_s == inf
+        if asks and self._cpu_clock is not None:
             self._asked_computed_s = time.clock_gettime(self._cpu_clock)
             self._asked_s = monotonic()
         # Python calls the handler as if there had been a signal: no call into C sees one.
         interrupt_main(SIGNAL)
+        if asks:
+            # Not before: it lets the interpreter's lock go, and what began then would be asked.
+            self._asked_queued_s = self._queued.seconds()
 
     def _start_timer(self) -> None:
         signal.setitimer(signal.ITIMER_VIRTUAL, self._interval_s, self._interval_s)
@@ -208,8 +211,9 @@ class Slices:
         # If the hub was idle then, this one has come since.
         if what is None or not measured.computed_at(asked_s, self._asked_computed_s):
             return
-        before_s, self._queued_s = self._queued_s, self._queued.seconds()
-        blocked_s = monotonic() - asked_s - (self._queued_s - before_s)
+        # Not the wait for a processor of before: a short call would be less than nothing.
+        queued_s = self._queued.seconds() - self._asked_queued_s
+        blocked_s = monotonic() - asked_s - queued_s
         computed_s = thread_time() - self._asked_computed_s
         if blocked_s >= MIN_CALL_S:  # else it was about to answer
             # Between two looks there may be several calls that are shorter.

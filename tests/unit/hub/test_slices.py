@@ -272,6 +272,7 @@ def test_what_began_after_an_interruption_was_asked_for_has_not_kept_the_thread(
         slices = signal.getsignal(module.SIGNAL).__self__  # type: ignore[union-attr]
 
         def ask() -> None:
+            slices._asked_queued_s = slices._queued.seconds()
             slices._asked_s, slices._asked_computed_s = monotonic(), thread_time()
             compute(0.002)
 
@@ -284,6 +285,25 @@ def test_what_began_after_an_interruption_was_asked_for_has_not_kept_the_thread(
             ask()
         run(handlers, in_application(work))
     assert bool(noted) is is_of_the_handler
+
+
+def test_a_wait_for_a_processor_before_a_call_is_none_of_the_call() -> None:
+    """A call of a millisecond, on a machine that is busy, would not be noted."""
+    noted: list[object] = []
+    with interrupted_after(60.0, lambda *each: noted.append(each)) as handlers:
+        slices: Any = signal.getsignal(module.SIGNAL).__self__  # type: ignore[union-attr]
+        queued_s = slices._queued.seconds()
+        slices._queued = SimpleNamespace(seconds=lambda: queued_s, close=slices._queued.close)
+
+        def work() -> None:
+            nonlocal queued_s
+            queued_s += 1.0
+            get_original("_thread", "start_new_thread")(slices.interrupt, (True,))
+            get_original("time", "sleep")(0.02)
+
+        with gevent.Timeout(30):
+            while not noted:  # a thread may have asked before the call had begun, or after it
+                run(handlers, in_application(work))
 
 
 def test_an_interruption_within_the_answer_to_another_is_answered() -> None:

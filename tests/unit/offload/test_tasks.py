@@ -243,6 +243,7 @@ def test_a_thread_that_began_after_a_look_has_not_kept_the_hub_at_it() -> None:
     noted: list[Any] = []
     with interrupted_after(60.0, lambda task, *_: noted.append(task)):
         slices = signal.getsignal(SIGNAL).__self__  # type: ignore[union-attr]
+        slices._asked_queued_s = slices._queued.seconds()
         slices._asked_s, slices._asked_computed_s = monotonic(), thread_time()
         get_original("time", "sleep")(LONG_S)
         thread = threading.Thread(target=lambda: interrupt_main(SIGNAL))
