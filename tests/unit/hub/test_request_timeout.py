@@ -16,7 +16,6 @@ from gevent.monkey import get_original
 from greenline.hub import request_timeout
 from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
 from greenline.offload import threads
-from tests.helpers.support import wait_until
 
 native_sleep = get_original("time", "sleep")
 
@@ -84,7 +83,8 @@ def test_a_condition_has_its_lock_back_before_its_wait_fails(within: Callable[..
             condition.wait()
 
     request = gevent.spawn(error_of, lambda: within(wait))
-    wait_until(lambda: condition._waiters, "the wait")  # type: ignore[attr-defined]
+    gevent.sleep(0)  # it waits by then, and no timer has ended that
+    assert condition._waiters  # type: ignore[attr-defined]
     with condition:
         condition.notify()
         gevent.sleep(0.05 + 5 * request_timeout.TIMEOUT_SWEEP_S)
@@ -149,8 +149,11 @@ def test_a_clean_up_is_not_interrupted(within: Callable[..., Any]) -> None:
     assert within(clean_up) == "cleaned up"
 
 
-def test_a_release_at_the_deadline_is_not_interrupted(within: Callable[..., Any]) -> None:
+def test_a_release_at_the_deadline_is_not_interrupted(
+    within: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a pool has one connection fewer, for ever."""
+    monkeypatch.setattr(request_timeout, "RELEASE_S", 5.0)
     lock = threading.Lock()
 
     def hold() -> None:
