@@ -144,18 +144,22 @@ def test_what_a_retired_handler_kept_is_dropped(handlers: Handlers) -> None:
 
     kept, dropped = threading.local(), []
 
-    def keep(seconds: float) -> None:
+    def keep(wait: Callable[[float], object]) -> None:
         kept.value = Kept()
-        gevent.sleep(seconds)
+        wait(10.0)
 
-    working = gevent.spawn(handlers.run, keep, 0.2)
-    gevent.joinall([gevent.spawn(handlers.run, keep, 0.01) for _ in range(3)])
+    is_over = gevent.event.Event()
+    working = gevent.spawn(handlers.run, keep, is_over.wait)
+    gevent.joinall(
+        [gevent.spawn(handlers.run, keep, lambda _: gevent.sleep(0.01)) for _ in range(3)]
+    )
     assert handlers.retire_idle(1) == 1
     gevent.sleep(0.01)
     assert len(dropped) == 1
     assert handlers.retire_idle(9) == 2
     gevent.sleep(0.01)
     assert len(dropped) == 3
+    is_over.set()
     working.join(10)
     assert working.successful()
     assert handlers.stats() == {"size": 1, "idle": 1}
