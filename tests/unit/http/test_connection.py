@@ -196,14 +196,15 @@ def test_a_stream_leaves_the_limit(talk: Talk, upgrade: bytes, begins: str, leav
         connection.begin_count()
         response = connection._response
         assert response is not None
+        before_s = monotonic()
         if begins == "WebSocket":
             connection.sock.sendall(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
         elif begins:
             response.start_response("200 OK", [("Content-Length", "0")])
             response.send_headers()
+        look(connection, before_s)
+        look(connection, before_s + STREAM_S - 0.1)
         begun_s = monotonic()
-        look(connection, begun_s)
-        look(connection, begun_s + STREAM_S - 0.1)
         gevent.spawn(look, connection, begun_s + STREAM_S).join()
         look(connection, begun_s + 20.0)
         if connection.end_count():
