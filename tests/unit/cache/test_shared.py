@@ -13,6 +13,7 @@ from typing import Any
 import gevent
 import msgspec
 import pytest
+from gevent.event import Event
 
 from greenline.cache import Cache, shared
 from greenline.cache.cache import MAX_INVALIDATED
@@ -27,7 +28,7 @@ from greenline.cache.shared import (
 from greenline.cache.values import keep
 from greenline.errors import ConfigError, StoreDown
 from greenline.hub import deadline
-from greenline.slots.file import lock
+from greenline.slots.file import lock, other_lock
 from tests.helpers.support import CHECKOUT, wait_until
 
 MB = 1 << 20
@@ -51,10 +52,10 @@ class Worker:
         self.loads = 0
         self.noted: list[str] = []
 
-    def get(self, value: Any = "value", takes_s: float = 0.0) -> Any:
+    def get(self, value: Any = "value", takes_s: float = 0.0, may_end: Any = None) -> Any:
         def load() -> Any:
             self.loads += 1
-            gevent.sleep(takes_s)
+            gevent.sleep(takes_s) if may_end is None else may_end.wait()
             if isinstance(value, Exception):
                 raise value
             return value
@@ -68,6 +69,11 @@ def workers(tmp_path: Path) -> Iterator[list[Worker]]:
     yield found
     for each in found:
         each.shared.close()
+
+
+def is_awaited(worker: Worker) -> bool:
+    """Return whether another one waits for the load of *worker*."""
+    return other_lock(worker.shared._file.fileno(), _number("k") + 1) is not None
 
 
 def together(workers: list[Worker], value: Any = "value", takes_s: float = 0.1) -> list[Any]:
@@ -146,10 +152,14 @@ def test_what_was_invalidated_since_is_loaded_again(
 def test_what_invalidates_another_key_changes_nothing(workers: list[Worker]) -> None:
     """The load of one worker is that of the others."""
     one, other = workers[:2]
-    loading = gevent.spawn(one.get, "old", 0.2)
+    may_end = Event()
+    loading = gevent.spawn(one.get, "old", may_end=may_end)
     wait_until(lambda: one.loads, "the load")
     other.cache.invalidate("another key", tag="another tag")
-    assert other.get("new") == loading.get() == "old"
+    waiting = gevent.spawn(other.get, "new")
+    wait_until(lambda: is_awaited(one), "the other one to wait")
+    may_end.set()
+    assert waiting.get(timeout=10) == loading.get(timeout=10) == "old"
 
 
 def test_what_cannot_be_pickled_is_loaded_by_each(workers: list[Worker]) -> None:
@@ -216,8 +226,9 @@ def load():
     return "value"
 print("ready", flush=True)
 sys.stdin.read()
-(folder / f"asked-{{os.getpid()}}").touch()
 found = [gevent.spawn(cache.get_or_load, "k", load) for _ in range(100)]
+gevent.sleep(0)  # from now on all of them wait
+(folder / f"asked-{{os.getpid()}}").touch()
 gevent.joinall(found)
 assert {{each.get() for each in found}} == {{"value"}}
 """
@@ -243,7 +254,7 @@ def test_half_of_the_time_of_one_who_waits_is_for_a_load_of_its_own(workers: lis
     one, other = workers[:2]
     loading = gevent.spawn(one.get, "value", 30.0)
     wait_until(lambda: one.loads, "the load")
-    with deadline.limit(1.0):
+    with deadline.limit(3.0):
         assert other.get("mine", 0.2) == "mine"
     loading.kill()
 
@@ -252,7 +263,7 @@ def test_a_load_that_was_waited_for_in_vain_is_not_waited_for_again(
     workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until it ends."""
-    monkeypatch.setattr("greenline.cache.flight.MAX_WAIT_S", 0.5)
+    monkeypatch.setattr("greenline.cache.flight.MAX_WAIT_S", 1.0)
     one, other = workers[:2]
     loading = gevent.spawn(one.get, "value", 60.0)
     wait_until(lambda: one.loads, "the load")
@@ -260,13 +271,17 @@ def test_a_load_that_was_waited_for_in_vain_is_not_waited_for_again(
     for number in range(5):
         assert other.get(number) == number
         other.cache.invalidate("k")
-    assert time.monotonic() - began_s < 2 * 0.5
+    assert time.monotonic() - began_s < 2 * 1.0
     loading.kill()
     assert other.get(5) == 5
     other.cache.invalidate("k")
-    loading = gevent.spawn(one.get, "new", 0.1)
+    may_end = Event()
+    gevent.spawn(one.get, "new", may_end=may_end)
     wait_until(lambda: one.loads == 2, "the load")
-    assert other.get(6) == "new"
+    waiting = gevent.spawn(other.get, 6)
+    wait_until(lambda: is_awaited(one), "the other one to wait")
+    may_end.set()
+    assert waiting.get(timeout=10) == "new"
 
 
 def test_a_worker_that_is_stuck_is_waited_for_so_long(
@@ -312,7 +327,8 @@ def test_a_load_that_does_not_wait_for_one_that_is_stuck_leaves_the_turn_to_that
 ) -> None:
     """The locks of a file do not exclude their own process."""
     one, other = workers[:2]
-    first = gevent.spawn(one.get, "old", 0.5)
+    may_end = Event()
+    first = gevent.spawn(one.get, "old", may_end=may_end)
     wait_until(lambda: one.loads, "the load")
     one.cache.invalidate("k")
     with monkeypatch.context() as patch:
@@ -321,8 +337,9 @@ def test_a_load_that_does_not_wait_for_one_that_is_stuck_leaves_the_turn_to_that
     waiting = gevent.spawn(other.get, "mine")
     gevent.sleep(0.1)
     assert other.loads == 0
-    assert first.get() == "old"
-    assert waiting.get() == "mine"
+    may_end.set()
+    assert first.get(timeout=10) == "old"
+    assert waiting.get(timeout=10) == "mine"
 
 
 def test_other_keys_do_not_wait(workers: list[Worker]) -> None:
