@@ -11,6 +11,7 @@ from typing import Any
 
 import gevent
 import pytest
+from gevent.event import Event
 
 from greenline.offload import locks
 
@@ -60,24 +61,24 @@ def test_shared_locks_are_held_side_by_side_once_the_exclusive_one_is_released(
 ) -> None:
     """Ten wait for one writer, and hold the lock together after it."""
     path = tmp_path / "locked"
-    holding, most = 0, 0
+    holding, all_hold = 0, Event()
 
     def read() -> None:
-        nonlocal holding, most
+        nonlocal holding
         with open(path) as file:
             locks.flock(file, fcntl.LOCK_SH)
             holding += 1
-            most = max(most, holding)
-            gevent.sleep(0.05)
-            holding -= 1
+            if holding == 10:
+                all_hold.set()
+            all_hold.wait(20)
 
     with open(path, "w") as file:
         locks.flock(file, fcntl.LOCK_EX)
         readers = [gevent.spawn(read) for _ in range(10)]
         gevent.sleep(0.02)
         assert not holding
+    assert all_hold.wait(20)
     gevent.joinall(readers, timeout=20, raise_error=True)
-    assert most == 10
     assert not locks._waiting
 
 
@@ -108,15 +109,24 @@ def test_a_lock_that_is_held_for_long_is_tried_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that waits for it all day must not keep the processor busy."""
-    attempts = 0
+    # Of a clock that no busy machine stops: a part of the attempts would be missing.
+    attempts, now_s = 0, 100.0
 
     def is_held(*_: Any) -> None:
         nonlocal attempts
         attempts += 1
         raise BlockingIOError(errno.EAGAIN, "held")
 
+    def wait_in(_: Any, pause_s: float) -> None:
+        nonlocal now_s
+        now_s += pause_s
+        if now_s > 101.5:
+            raise TimeoutError
+
     monkeypatch.setattr(locks, "_flock", is_held)
-    with open(tmp_path / "locked", "w") as file, gevent.Timeout(1.5, False):
+    monkeypatch.setattr(locks, "wait_in", wait_in)
+    monkeypatch.setattr(locks, "monotonic", lambda: now_s)
+    with open(tmp_path / "locked", "w") as file, pytest.raises(TimeoutError):
         locks.flock(file, fcntl.LOCK_EX)
     assert 30 < attempts < 200
 

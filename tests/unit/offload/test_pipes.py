@@ -125,7 +125,8 @@ def copy(opened, mode, *buffering):
 
     def write():
         with opened(writes, "w" + mode, *buffering) as file:
-            gevent.sleep(0.05)
+            while len(ticks) <= before + 3:
+                gevent.sleep(0.01)
             file.write(data)
 
     writing = gevent.spawn(write)

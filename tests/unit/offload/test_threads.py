@@ -20,11 +20,21 @@ sleep = get_original("time", "sleep")
 
 def test_calls_run_side_by_side() -> None:
     """Thirty that block are more than gevent's pool has threads, and resolve no names less."""
-    with gevent.Timeout(5):
-        calls = [gevent.spawn(threads.run, sleep, 0.5) for _ in range(30)]
-        gevent.sleep(0)
+    begun: list[bool] = []
+    end = get_original("_thread", "allocate_lock")()
+    end.acquire()
+
+    def block() -> None:
+        begun.append(True)
+        with end:
+            pass
+
+    with gevent.Timeout(30):
+        calls = [gevent.spawn(threads.run, block) for _ in range(30)]
+        wait_until(lambda: len(begun) == 30, "all of them", 20)
         gevent.get_hub().threadpool.apply(int)
         assert not any(call.ready() for call in calls)
+        end.release()
         gevent.joinall(calls, raise_error=True)
 
 
@@ -52,11 +62,13 @@ def test_an_owner_has_one_thread_and_its_calls_run_in_turn() -> None:
 def test_who_is_interrupted_takes_back_a_call_that_has_not_begun() -> None:
     """And waits for the end of one that has, which is asked to end."""
     own = threads.OwnThread()
+    begun: list[bool] = []
     ended: list[str] = []
     stop = get_original("_thread", "allocate_lock")()
     stop.acquire()
 
     def work() -> None:
+        begun.append(True)
         stop.acquire()
         ended.append("work")
 
@@ -65,7 +77,7 @@ def test_who_is_interrupted_takes_back_a_call_that_has_not_begun() -> None:
             stop.release()
 
     working = gevent.spawn(own.call, work, interrupt=release)
-    gevent.sleep(0.05)
+    wait_until(lambda: begun, "the call")
     waiting = gevent.spawn(own.call, ended.append, "waiting")
     gevent.sleep(0)
     waiting.kill(timeout=40)
@@ -117,7 +129,8 @@ def test_an_interrupted_call_is_left_or_waited_for() -> None:
     ended: list[str] = []
 
     def work(name: str) -> None:
-        sleep(0.2)
+        # Longer than a busy machine stops this process, which sees both ends at once then.
+        sleep(1.2)
         ended.append(name)
 
     turns = threads.Turns(1, is_left=False)
@@ -146,8 +159,11 @@ def test_a_destructor_waits_for_no_lock() -> None:
 
 def test_the_deadline_ends_the_wait() -> None:
     """The call itself goes on."""
+    end = get_original("_thread", "allocate_lock")()
+    end.acquire()
     with pytest.raises(DeadlineExceeded), deadline.limit(0.1):
-        threads.run(sleep, 0.5)
+        threads.run(end.acquire)
+    end.release()
 
 
 def test_an_idle_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +174,7 @@ def test_an_idle_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         assert own.call(int) == 0
         thread = own._thread
         assert thread is not None
-        with gevent.Timeout(5):
+        with gevent.Timeout(30):
             while not thread.has_ended or thread in threads._alive:
                 gevent.sleep(0.01)
 
@@ -181,12 +197,19 @@ def test_requests_that_wait_leave_their_places_to_others() -> None:
     places = threads.Places(1)
     seen: list[str] = []
 
-    def request(name: str, wait: Callable[[float], object]) -> None:
+    def in_the_hub() -> None:
+        while len(seen) < 2:  # until the other one has the place
+            gevent.sleep(0.01)
+
+    def in_c() -> None:
+        sleep(0.1)
+
+    def request(name: str, wait: Callable[[], None]) -> None:
         seen.append(name)
-        wait(0.1)
+        wait()
         seen.append(name)
 
-    for wait, first in ((gevent.sleep, "ab"), (sleep, "aa")):
+    for wait, first in ((in_the_hub, "ab"), (in_c, "aa")):
         running = [gevent.spawn(places.run, 60, request, name, wait) for name in "ab"]
         gevent.joinall(running, timeout=10, raise_error=True)
         # Which of two that waited equally long goes on first is not promised.
@@ -253,8 +276,11 @@ atexit.register(lambda: print(len(threads._alive)))  # is called last
 from greenline.patch import patch_all; patch_all()
 import gevent
 from greenline.offload import threads
-places = threads.Places(4)
-gevent.joinall([gevent.spawn(places.run, 60, gevent.sleep, 0.01) for _ in range(4)])
+places, begun = threads.Places(4), []
+def request():
+    begun.append(None)
+    while len(begun) < 4: gevent.sleep(0.01)  # else its thread may serve the next one as well
+gevent.joinall([gevent.spawn(places.run, 60, request) for _ in range(4)])
 print(len(threads._alive))
 """
 
