@@ -75,7 +75,7 @@ def test_calls_of_one_object_run_in_its_thread() -> None:
     assert len({job.value for job in jobs}) == 1
     with pytest.raises(DeadlineExceeded), deadline.limit(0.05):
         try:
-            client.perform(0.1)
+            client.perform(1.1)
         finally:
             client.close()
     assert client.closed

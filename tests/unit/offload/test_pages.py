@@ -269,19 +269,19 @@ def test_the_pages_that_are_used_are_remembered(
 
 
 def test_others_run_meanwhile() -> None:
-    ended: list[bool] = []
+    rounds = 0
 
-    def application(*_: Any) -> None:
-        native_sleep(0.2)
-        ended.append(True)
+    def application(*_: Any) -> bool:
+        until_s = monotonic() + 20
+        while rounds <= 20 and monotonic() < until_s:
+            native_sleep(0.001)
+        return rounds > 20
 
     calling = gevent.spawn(call, application)
-    rounds = 0
-    while not ended:
+    while not calling.ready():
         gevent.sleep(0.001)
         rounds += 1
-    calling.get(timeout=10)
-    assert rounds > 20
+    assert calling.get()
 
 
 def test_it_is_the_thread_of_its_handler() -> None:

@@ -131,7 +131,7 @@ def test_the_deadline_ends_a_transfer(server: str) -> None:
 def test_several_handles_are_waited_for(server: str) -> None:
     """By the select() of a CurlMulti, while other greenlets run."""
     multi = pycurl.CurlMulti()
-    handles = [handle(f"{server}/0.2") for _ in range(3)]
+    handles = [handle(f"{server}/1.0") for _ in range(3)]
     for each in handles:
         each.setopt(pycurl.WRITEDATA, BytesIO())
         multi.add_handle(each)

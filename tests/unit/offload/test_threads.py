@@ -276,11 +276,8 @@ atexit.register(lambda: print(len(threads._alive)))  # is called last
 from greenline.patch import patch_all; patch_all()
 import gevent
 from greenline.offload import threads
-places, begun = threads.Places(4), []
-def request():
-    begun.append(None)
-    while len(begun) < 4: gevent.sleep(0.01)  # else its thread may serve the next one as well
-gevent.joinall([gevent.spawn(places.run, 60, request) for _ in range(4)])
+places = threads.Places(4)
+gevent.joinall([gevent.spawn(places.run, 60, gevent.sleep, 0.01) for _ in range(4)])
 print(len(threads._alive))
 """
 

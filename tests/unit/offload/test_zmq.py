@@ -94,7 +94,7 @@ def test_its_own_timeouts_end_a_wait(context: Any, wait: str) -> None:
     poller.register(server, zmq.POLLIN)
 
     def receive() -> None:
-        server.rcvtimeo = 300
+        server.rcvtimeo = 1000
         with pytest.raises(zmq.Again):
             server.recv()
 
@@ -103,13 +103,13 @@ def test_its_own_timeouts_end_a_wait(context: Any, wait: str) -> None:
 
     waits = {
         "recv": receive,
-        "poll": lambda: nothing(server.poll(300)),
-        "select": lambda: nothing(zmq.select([server], [], [], 0.3)[0]),
-        "Poller": lambda: nothing(poller.poll(300)),
+        "poll": lambda: nothing(server.poll(1000)),
+        "select": lambda: nothing(zmq.select([server], [], [], 1.0)[0]),
+        "Poller": lambda: nothing(poller.poll(1000)),
     }
     begun = monotonic()
     assert ticks_meanwhile(waits[wait]) > 5
-    assert 0.3 <= monotonic() - begun < 1.3
+    assert 1.0 <= monotonic() - begun < 2.0
 
 
 def test_who_must_not_wait_does_not(context: Any) -> None:
@@ -153,7 +153,7 @@ def test_the_only_way_to_a_full_peer_is_waited_for(context: Any) -> None:
     sender = gevent.spawn(lambda: [router.send_multipart([b"one", body]) for _ in range(300)])
     gevent.sleep(0.2)
     assert not sender.dead
-    assert ticks_meanwhile(lambda: gevent.sleep(0.2)) > 5  # it does not try all the time
+    assert ticks_meanwhile(lambda: gevent.sleep(1.0)) > 5  # it does not try all the time
     assert [dealer.recv() for _ in range(300)] == [body] * 300
     sender.get()
 

@@ -44,9 +44,9 @@ def test_a_locked_database_is_waited_for_in_the_hub(
     waiting = held_up(conn.execute, statement)
     gevent.sleep(0.1)
     # One may be at work for a moment: the statement is tried again from time to time.
-    wait_until(lambda: all(each.is_idle for each in list(threads._alive)), "idle threads", 1)
+    wait_until(lambda: all(each.is_idle for each in list(threads._alive)), "idle threads", 20)
     other.execute("commit")
-    waiting.get(timeout=5)
+    waiting.get(timeout=15)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_virtual_table_is_waited_for(
     other.execute("begin exclusive")
     waiting = held_up(conn.execute, statement)
     other.execute("commit")
-    waiting.get(timeout=5)
+    waiting.get(timeout=15)
 
 
 def test_a_commit_waits_for_readers(conn: sqlite3.Connection, other: sqlite3.Connection) -> None:
@@ -71,7 +71,7 @@ def test_a_commit_waits_for_readers(conn: sqlite3.Connection, other: sqlite3.Con
     conn.execute("insert into row values (2)")
     waiting = held_up(conn.commit)
     other.execute("commit")
-    waiting.get(timeout=5)
+    waiting.get(timeout=15)
     assert rows(other) == [1, 2]
 
 
@@ -95,12 +95,12 @@ def test_a_commit_that_waits_for_readers_needs_no_hub(
     waiting = gevent.spawn(conn.commit)
     wait_until(lambda: found, "the commit")
     reader.execute("commit")
-    until_s = time.monotonic() + 5
+    until_s = time.monotonic() + 15
     while rows(reader) == [1] and time.monotonic() < until_s:
         threads.native.sleep(0.001)  # no greenlet runs
     assert rows(reader) == [1, 2]
     reader.close()
-    waiting.get(timeout=5)
+    waiting.get(timeout=15)
 
 
 def test_a_script_that_finds_the_database_locked_waits(
@@ -111,7 +111,7 @@ def test_a_script_that_finds_the_database_locked_waits(
     waiting = gevent.spawn(conn.executescript, "begin immediate; insert into row values (2); end")
     gevent.sleep(0.2)
     other.execute("commit")
-    waiting.get(timeout=5)
+    waiting.get(timeout=15)
     assert rows(conn) == [1, 2]
 
 
@@ -170,7 +170,7 @@ def test_what_the_last_transaction_has_read_does_not_count(
         other.execute("begin immediate")
         waiting = held_up(conn.execute, "insert into row values (2)")
         other.execute("commit")
-        waiting.get(timeout=5)
+        waiting.get(timeout=15)
 
 
 def test_a_savepoint_alone_reads_nothing(
@@ -182,7 +182,7 @@ def test_a_savepoint_alone_reads_nothing(
     conn.execute("savepoint one")
     waiting = held_up(conn.execute, "insert into row values (2)")
     other.execute("rollback")
-    waiting.get(timeout=5)
+    waiting.get(timeout=15)
 
 
 def test_a_snapshot_that_is_too_old_is_refused_at_once(
@@ -206,7 +206,7 @@ def test_a_greenlet_that_is_killed_while_it_waits_leaves_cleanly(
     """The connection serves on."""
     other.execute("begin immediate")
     waiting = held_up(conn.execute, "begin immediate")
-    waiting.kill(timeout=5)
+    waiting.kill(timeout=15)
     other.execute("commit")
     assert not busy.waiting
     conn.execute("begin immediate")
@@ -259,7 +259,7 @@ def test_writers_get_the_lock_in_the_order_in_which_they_ask(
     assert len(attempts) == 1
     monkeypatch.setattr(busy, "FIRST_RETRY_S", pause_s)  # of a commit that meets an attempt
     other.execute("commit")
-    gevent.joinall(writers, timeout=10, raise_error=True)
+    gevent.joinall(writers, timeout=15, raise_error=True)
     assert written == list(range(10))
     for conn in conns:
         conn.close()
@@ -283,7 +283,7 @@ def test_a_writer_that_leaves_wakes_the_next_one(path: Path, other: sqlite3.Conn
             wait_until(lambda: len(next(iter(busy.waiting.values()))) == 2, "the second one")
             other.execute("commit")
             leaving.kill()
-            waiting.get(timeout=5)
+            waiting.get(timeout=15)
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ def test_a_short_writer_goes_before_long_ones_as_long_as_these_hold_the_lock(
         writers.append(gevent.spawn(handlers.run, write, request, request=request))
         wait_until(lambda: len(next(iter(busy.waiting.values()), ())) == len(writers), "the wait")
     other.execute("commit")
-    gevent.joinall(writers, timeout=10, raise_error=True)
+    gevent.joinall(writers, timeout=15, raise_error=True)
     # Not before one that is not known, nor before one that takes as long.
     assert written == ["/long", "/new", "/long", "/other", *["/short"] * 4, "/long", "/short"]
     for conn in conns:
@@ -361,7 +361,7 @@ def test_one_that_is_known_to_be_long_since_it_waits_lets_short_ones_go_first(
         writers.append(gevent.spawn(*run, **options))
         wait_until(lambda: len(next(iter(busy.waiting.values()), ())) == len(writers), "the wait")
     other.execute("commit")
-    gevent.joinall(writers, timeout=10, raise_error=True)
+    gevent.joinall(writers, timeout=15, raise_error=True)
     assert written == ["/short", "/long", "thread"]
 
 
@@ -392,20 +392,20 @@ def test_the_time_in_which_a_page_holds_the_lock_is_known(path: Path, handlers: 
             if request.path == "/reading":
                 conn.execute("begin")
                 rows(conn)
-                gevent.sleep(0.5)
+                gevent.sleep(1.1)
             conn.execute("insert into row values (2)")
             gevent.sleep(0.05)
             if request.path == "/failing":
                 return
             conn.commit()
-            gevent.sleep(0.5)
+            gevent.sleep(1.1)
 
     for page in ("/long", "/failing", "/reading"):
         request = SimpleNamespace(method="POST", path=page)
         handlers.run(write, request, request=request)
         assert busy.holds[str(path), page_of("POST", page)] > 0.04
     for page in ("/long", "/reading"):
-        assert busy.holds[str(path), page_of("POST", page)] < 0.5
+        assert busy.holds[str(path), page_of("POST", page)] < 1.1
 
 
 def test_a_forked_child_waits_for_none_of_its_parents_connections() -> None:

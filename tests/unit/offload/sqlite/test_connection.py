@@ -34,8 +34,8 @@ def test_what_cleans_up_runs_after_the_deadline(
     conn: sqlite3.Connection, other: sqlite3.Connection
 ) -> None:
     """Otherwise the lock would be held by a request that is over."""
+    conn.execute("begin immediate")
     with pytest.raises(DeadlineExceeded), deadline.limit(0.2):
-        conn.execute("begin immediate")
         try:
             conn.execute(FOREVER)
         finally:
