@@ -52,6 +52,12 @@ def log(conn: sqlite3.Connection) -> sqlite3.Connection:
     return conn
 
 
+@pytest.fixture
+def punctual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No statement is late: a garbage collection may make one, and the thread runs the next one."""
+    monkeypatch.setattr(connection.Guard, "is_late", lambda *_: False)
+
+
 def warm(conn: Any, run: Callable[[], object], *keys: str) -> None:
     """Call *run* until it is known to be quick, on a busy machine too."""
     for _ in range(1000):
@@ -106,6 +112,7 @@ def test_a_change_that_returns_rows_ends_before_they_are_asked_for(
     assert rows(conn) == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("punctual")
 @pytest.mark.parametrize("sql", ["insert into row values (2)", "select * from row"])
 def test_a_transaction_that_holds_a_lock_goes_on(
     other: sqlite3.Connection, turns: Callable[[], int], monkeypatch: pytest.MonkeyPatch, sql: str
@@ -113,8 +120,6 @@ def test_a_transaction_that_holds_a_lock_goes_on(
     """What waits for its end, or fails because of it, would wait for a round of the hub as well."""
     monkeypatch.setattr(connection, "YIELD_EVERY_S", 0.0)
     monkeypatch.setattr(connection, "LOCKED_YIELD_EVERY_S", 30.0)
-    # A collection of garbage may make one slow, and the next one would run in the thread.
-    monkeypatch.setattr(connection.Guard, "is_late", lambda *_: False)
 
     def read() -> None:
         other.execute("select * from row where number = 1")
@@ -188,6 +193,7 @@ def test_a_later_change_that_becomes_slow_undoes_nothing(log: sqlite3.Connection
     assert log.execute("select number from slow").fetchall() == [(200_000,)]
 
 
+@pytest.mark.usefixtures("punctual")
 def test_a_later_change_of_many_rows_runs_in_the_thread(
     log: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,8 +211,6 @@ def test_a_later_change_of_many_rows_runs_in_the_thread(
             log.execute(update, (5,))
             log.commit()
 
-    # A collection of garbage may make one slow, and the next one would run in the thread.
-    monkeypatch.setattr(connection.Guard, "is_late", lambda *_: False)
     warm(log, run, INSERT, parse(one).key, parse(many).key, COMMIT.key)
     with handed_over(monkeypatch) as called:
         run()
@@ -602,6 +606,7 @@ def test_values_in_the_text_make_no_other_statement(
     assert len(called) < 20  # a collection of garbage may make one slow
 
 
+@pytest.mark.usefixtures("punctual")
 def test_the_end_of_a_transaction_that_only_reads_needs_no_thread(
     conn: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
