@@ -13,6 +13,7 @@ import gevent
 import pytest
 from greenlet import getcurrent
 
+from greenline.hub.deadline import wait_in
 from greenline.hub.handlers import Handlers, NativeHandler
 from greenline.hub.thread_locks import SimpleQueue
 from greenline.hub.turns import page_of
@@ -273,8 +274,18 @@ def only_woken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("only_woken")
-def test_a_writer_that_leaves_wakes_the_next_one(path: Path, other: sqlite3.Connection) -> None:
+def test_a_writer_that_leaves_wakes_the_next_one(
+    path: Path, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may have been woken, and nothing else would wake the next one soon."""
+
+    def killed_when_woken(*args: Any) -> None:
+        wait_in(*args)
+        # By kill() it might have the lock before.
+        if getcurrent() is leaving:
+            raise gevent.GreenletExit
+
+    monkeypatch.setattr(busy, "wait_in", killed_when_woken)
     other.execute("begin immediate")
     with closing(sqlite3.connect(path, timeout=30)) as first:
         leaving = held_up(first.execute, "begin immediate")
@@ -282,7 +293,7 @@ def test_a_writer_that_leaves_wakes_the_next_one(path: Path, other: sqlite3.Conn
             waiting = gevent.spawn(second.execute, "begin immediate")
             wait_until(lambda: len(next(iter(busy.waiting.values()))) == 2, "the second one")
             other.execute("commit")
-            leaving.kill()
+            leaving.join(timeout=15)
             waiting.get(timeout=15)
 
 
