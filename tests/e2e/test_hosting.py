@@ -196,7 +196,8 @@ def test_what_was_counted_is_what_was_logged(tmp_path: Path) -> None:
         for number in range(40):
             assert running.get(f"/items/{number % 7}").status in (200, 404)
         totals = running.get("/totals").json
-        wait_until(lambda: '"/totals"' in running.log, "the last line")
+        # Of each worker: each writes its lines a moment after the response.
+        wait_until(lambda: running.log.count('"path":"/items') == 100, "their lines")
         logged: Counter[tuple[str, int]] = Counter()
         for line in running.log.splitlines():
             if line.startswith("{"):
