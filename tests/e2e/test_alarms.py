@@ -18,7 +18,8 @@ def test_a_handler_set_in_a_request_is_an_error_as_in_a_thread() -> None:
         waiting = clients.submit(running.get, "/wait")
         assert running.get("/handler").status == 500
         assert (waiting.result().status, waiting.result().body) == (200, pid)
-        assert "ValueError: signal only works in main thread" in running.log
+        error = "ValueError: signal only works in main thread"
+        wait_until(lambda: error in running.log, "the entry")
         assert running.get("/child").body == pid
 
 
