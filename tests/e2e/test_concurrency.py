@@ -22,7 +22,7 @@ LIMITS = {
     "POSTGRES_POOL_SIZE": "2",
     "POOL_TIMEOUT": "1",
     "POOL_MAX_WAITING": "3",
-    "REQUEST_TIMEOUT": "4",
+    "REQUEST_TIMEOUT": "6",  # more than two seconds beyond the queries that end by themselves
 }
 
 
@@ -151,7 +151,8 @@ def test_two_hundred_who_hang_up_while_they_wait_leave_no_trace(
     head = b"POST /books HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     with service(environ) as greenline:
-        sleeper = clients.submit(asleep, greenline, 3)
+        # Long: a request that comes to the pool when its client is gone already would be served.
+        sleeper = clients.submit(asleep, greenline, 6)
         wait_until(lambda: backends(postgres, "greenline", asleep=True) > 0, "the pool to be taken")
         callers = [socket.create_connection(("127.0.0.1", greenline.port)) for _ in range(200)]
         for caller in callers:
@@ -192,7 +193,7 @@ def test_an_abandoned_query_does_not_outlive_its_slot(
     limited: Service, postgres: Postgres, clients: ThreadPoolExecutor
 ) -> None:
     """After a 504 the server is not left with a query that no longer counts in the pool."""
-    asked = [clients.submit(asleep, limited, 8) for _ in range(2)]
+    asked = [clients.submit(asleep, limited, 20) for _ in range(2)]
     assert [one.result().status for one in asked] == [504] * 2
     wait_until(lambda: backends(postgres, LIMITED, asleep=True) == 0, "no sleeper", limit_s=3)
 
@@ -201,8 +202,8 @@ def test_pools_are_sized_by_the_workers_of_the_command_line(databases: Databases
     """gunicorn's own -w wins over WEB_CONCURRENCY, in the pools' sizes too."""
     environ = {**databases.environ, "WEB_CONCURRENCY": "1", "LOG_LEVEL": "debug"}
     with service(environ, "-w", "3") as greenline:
-        assert len(greenline.workers()) == 3
         wait_until(lambda: greenline.log.count(": ready") == 3, "all workers to be ready")
+        assert len(greenline.workers()) == 3
         lines = [line for line in greenline.log.splitlines() if " pool: " in line]
         for server in ("postgres", "mongodb"):
             sums = [line for line in lines if f"{server} pool: " in line and "by 3 w" in line]
