@@ -293,7 +293,12 @@ def test_a_revoked_key_is_refused_by_every_worker_within_a_second(guarded: Guard
         assert guarded.ask("DELETE", f"/keys/{key_id}").status == 204
 
     assert refused_within_a_second(guarded, token, revoke) == {401}
-    assert len(workers("401")) == WORKERS
+
+    def both_refuse() -> bool:
+        assert guarded.status(token) == 401
+        return len(workers("401")) == WORKERS
+
+    wait_until(both_refuse, "both to refuse")
 
 
 def test_a_narrowed_key_is_refused_within_a_second(guarded: Guarded) -> None:
