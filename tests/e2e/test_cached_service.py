@@ -64,9 +64,25 @@ class Shop:
 
         wait_until(hit, f"hits of {path}")
 
-    def wait_for_another(self, path: str, old: Mapping[str, str]) -> None:
-        """Wait until no worker answers *path* as before."""
-        wait_until(lambda: not set(self.get(path).values()) & set(old.values()), "the write")
+    def wait_for_another(self, path: str, old: Mapping[str, str]) -> float:
+        """Wait until none answers *path* as before; return when one that did was last asked."""
+        last_s = 0.0
+        others: set[str] = set()
+
+        def is_seen() -> bool:
+            nonlocal last_s
+            asked_s = time.monotonic()
+            answer, worker, _ = self.ask("GET", path)
+            if answer.body.decode() in old.values():
+                last_s = asked_s
+                others.discard(worker)
+            else:
+                others.add(worker)
+            return len(others) == WORKERS
+
+        # One worker may answer all for a while: how long this takes tells nothing of their caches.
+        wait_until(is_seen, "the write")
+        return last_s
 
     def write(self, statement: str) -> None:
         """Write as another program does."""
@@ -154,8 +170,7 @@ def test_the_worker_that_writes_reads_its_write(
     written_s = time.monotonic()
     for path, old in zip(paths, before, strict=True):
         assert shop.get(path)[writer] != old[writer]
-        shop.wait_for_another(path, old)
-    assert time.monotonic() - written_s < MAX_STALE_S + SLACK_S
+        assert shop.wait_for_another(path, old) - written_s < MAX_STALE_S
 
 
 def test_products_are_kept_until_they_change(shop: Shop, databases: Databases) -> None:
@@ -176,8 +191,7 @@ def test_products_are_kept_until_they_change(shop: Shop, databases: Databases) -
         products.update_one({"offerId": name}, {"$set": {"brand": "newer"}})
     written_s = time.monotonic()
     for path, old in zip(paths, before, strict=True):
-        shop.wait_for_another(path, old)
-    assert time.monotonic() - written_s < MAX_STALE_S + SLACK_S
+        assert shop.wait_for_another(path, old) - written_s < MAX_STALE_S
 
 
 @pytest.mark.parametrize("way", ["one", "batch", "where"])
@@ -225,8 +239,7 @@ def test_writes_of_other_programs_are_seen(shop: Shop, book: int, statement: str
     shop.write(statement.format(book))
     written_s = time.monotonic()
     for path, old in zip(paths, before, strict=True):
-        shop.wait_for_another(path, old)
-    assert time.monotonic() - written_s < MAX_STALE_S + SLACK_S
+        assert shop.wait_for_another(path, old) - written_s < MAX_STALE_S
 
 
 def test_without_the_setting_nothing_says_so(api: Service) -> None:
