@@ -73,9 +73,9 @@ def key_of(name: bytes) -> str:
     return key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
 
 
-def split_target(script_name: str, target: bytes) -> tuple[str, str, str]:
+def split_target(script_name: str, target: bytes) -> tuple[str, str, str, str]:
     """
-    Return RAW_URI, PATH_INFO and QUERY_STRING of a request for *target*.
+    Return RAW_URI, its path, PATH_INFO and QUERY_STRING of a request for *target*.
 
     :param script_name: the path that the application is mounted at.
     :param target: of the request line.
@@ -88,8 +88,8 @@ def split_target(script_name: str, target: bytes) -> tuple[str, str, str]:
     path, _, query = uri.partition("?")
     if not path.startswith(script_name):
         raise Fallback
-    path = path[len(script_name) :]
-    return uri, str(unquote_to_wsgi_str(path)) if "%" in path else path, query
+    info = path[len(script_name) :]
+    return uri, path, str(unquote_to_wsgi_str(info)) if "%" in info else info, query
 
 
 class Rules:
@@ -123,7 +123,7 @@ class Rules:
         self._split = partial(split_target, self.script_name)
         self._split_short = lru_cache(MAX_REMEMBERED_TARGETS)(self._split)
 
-    def split(self, target: bytes) -> tuple[str, str, str]:
+    def split(self, target: bytes) -> tuple[str, str, str, str]:
         """Return the parts of a target, from a cache if it is short."""
         return (self._split_short if len(target) <= MAX_TARGET_BYTES else self._split)(target)
 
@@ -138,6 +138,8 @@ class FastRequest(Request):  # type: ignore[misc]
     :param parser: the one that has read it.
     :param head: the head as gunicorn_h1c has split it.
     :param environ: for the application.
+    :param uri: the target of the request line.
+    :param path: its path, as the client has encoded it.
     :param head_bytes: length of the head, int.
     :param minor: 0 for HTTP/1.0, 1 for HTTP/1.1.
     """
@@ -150,13 +152,17 @@ class FastRequest(Request):  # type: ignore[misc]
     proxy_protocol_info: Any = None
 
     def __init__(
-        self, parser: "FastParser", head: Any, environ: dict[str, Any], head_bytes: int, minor: int
-    ) -> None:
+        self, parser: "FastParser", head: Any, environ: dict[str, Any], uri: str, path: str,
+        head_bytes: int, minor: int,
+    ) -> None:  # fmt: skip
         self._parser = parser
         self._head = head
         self.environ = environ
         self.head_bytes = head_bytes
         self.method = environ["REQUEST_METHOD"]
+        # Not on demand, as the others: functools.cached_property makes a dict of the attributes,
+        # from which all of them are read more slowly then. Many requests need these two.
+        self.uri, self.path = uri, path
         self.version = VERSION_PAIRS[minor]
         self._closes = minor == 0  # HTTP/1.0 closes by default
 
@@ -182,15 +188,6 @@ class FastRequest(Request):  # type: ignore[misc]
     @cached_property
     def trailers(self) -> list[tuple[str, str]]:
         return []
-
-    @cached_property
-    def uri(self) -> str:
-        uri: str = self._head.path.decode("ascii")
-        return uri
-
-    @cached_property
-    def path(self) -> str:
-        return self.uri.partition("?")[0]
 
     @cached_property
     def query(self) -> str:
@@ -288,7 +285,7 @@ class FastParser:
         ):
             raise Fallback
         environ = self.base.copy()
-        uri, environ["PATH_INFO"], environ["QUERY_STRING"] = rules.split(target)
+        uri, path, environ["PATH_INFO"], environ["QUERY_STRING"] = rules.split(target)
         environ["RAW_URI"] = uri
         environ["REQUEST_METHOD"] = METHODS[method]
         environ["SERVER_PROTOCOL"] = VERSIONS[minor]
@@ -301,7 +298,7 @@ class FastParser:
                 raise Fallback  # gunicorn's parser answers 400
             self._valid_host = host or ""
         environ.update(headers)
-        request = FastRequest(self, head, environ, consumed, minor)
+        request = FastRequest(self, head, environ, uri, path, consumed, minor)
         if not rules.special.isdisjoint(headers):
             request.length = _length(headers, minor)
             request.obey(headers.get("HTTP_CONNECTION"))

@@ -37,6 +37,7 @@ BLOCKED_S = 0.001  # of a request; a thread takes a tenth of that
 BLOCKED_SHARE = 0.1
 MIN_BLOCKED = 3  # requests: the first ones of a page may load a model, or connect
 SMOOTHING = 16  # requests
+BY_CHANCE = 1_000, BLOCKED_S / 10  # so many requests have blocked for less than that on average
 MAX_WAITS = 8  # for so many times what it takes of the processor a request waits for its place
 END = object()  # of a body
 MIN_QUICK_PARTS = 8  # in a row, each less than BLOCKED_S, before one of a body is made in the hub
@@ -333,6 +334,9 @@ class Pages:
             return found
         if self.is_counting():
             found.requests += 1
+            requests, blocked_s = BY_CHANCE
+            if found.requests >= requests and found.blocked_s < blocked_s * found.requests:
+                del self.found[page]  # as long as there are any, each request looks for its page
         return None
 
 

@@ -135,6 +135,18 @@ def test_a_page_that_seldom_blocks_does_not(pages: Pages) -> None:
     assert places_of(pages) is None
 
 
+@pytest.mark.parametrize(("blocked_s", "is_left"), [(BLOCKED_S, False), (200 * BLOCKED_S, True)])
+def test_a_page_that_has_blocked_by_chance_is_forgotten(
+    pages: Pages, blocked_s: float, is_left: bool
+) -> None:
+    """As long as there is one, each request of the worker looks for its page."""
+    pages.note(Request(), blocked_s, 0.0)
+    for _ in range(module.BY_CHANCE[0] - 1):  # the one that was noted is one
+        assert pages.found
+        pages.find(Request(), {})
+    assert bool(pages.found) is is_left
+
+
 @pytest.mark.parametrize(("known_s", "is_moved"), [(5 * LONG_S, True), (20 * LONG_S, False)])
 @pytest.mark.usefixtures("pages")
 def test_a_page_that_computes_in_python_for_longer_does_not(known_s: float, is_moved: bool) -> None:
