@@ -264,7 +264,7 @@ def main() -> int:
     found = report.Report("limit")
     verdicts: list[promises.Verdict] = []
     try:
-        verdicts = run(found)
+        verdicts = found.verdicts = run(found)
     except FAILURES as error:
         found.invalid(str(error))
     status = found.finish()
