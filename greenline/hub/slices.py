@@ -127,7 +127,7 @@ class Slices:
         self._since_s = 0.0  # when this one kept the thread for the first time
         self._queued = QueuedTime()
         # Of the thread, to be read in another one; not on macOS, where nothing is noted.
-        self._cpu_clock = getattr(time, "pthread_getcpuclockid", lambda _: None)(_get_ident())
+        self._cpu_clock: Any = getattr(time, "pthread_getcpuclockid", lambda _: None)(_get_ident())
         self._asked_s = inf  # since when none was answered that interrupt() has asked for
         self._asked_computed_s = self._asked_queued_s = 0.0
         self._is_started = self._is_ticking = False
@@ -165,8 +165,8 @@ class Slices:
         """
         if not self._is_started:
             return
-        asks = is_look and self._asked_s == inf
-        if asks and self._cpu_clock is not None:
+        asks = is_look and self._asked_s == inf and self._cpu_clock is not None
+        if asks:
             self._asked_computed_s = time.clock_gettime(self._cpu_clock)
             self._asked_s = monotonic()
         # Python calls the handler as if there had been a signal: no call into C sees one.

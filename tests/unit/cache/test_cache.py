@@ -26,21 +26,12 @@ from greenline.errors import DeadlineExceeded, StoreDown
 from greenline.hub import deadline
 from greenline.hub.request_timeout import WaitTimeout
 from greenline.telemetry import counters
+from tests.helpers.clock import Clock
 from tests.helpers.support import CHECKOUT, IS_LONG, wait_until
 
 MB = 1 << 20
 BERLIN = ZoneInfo("Europe/Berlin")
 request: ContextVar[str] = ContextVar("request", default="none")
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Loads:
@@ -64,7 +55,7 @@ class Loads:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(0.0)
 
 
 class Conflict(Exception):
@@ -100,12 +91,12 @@ def test_a_value_is_looked_up_without_a_load(clock: Clock) -> None:
     cache = Cache(MB, 60, stale_s=60, stale_if_error_s=60, clock=clock)
     assert cache.get("k") is None
     cache.get_or_load("k", lambda: [1], tags=["t"])
-    clock.now_s = 59.9
+    clock.now = 59.9
     assert cache.get("k") == [1]
     assert cache.get("k") is not cache.get("k")  # it can change
-    clock.now_s = 60.0
+    clock.now = 60.0
     assert cache.get("k") is None
-    clock.now_s = 0.0
+    clock.now = 0.0
     cache.invalidate(tag="t")
     assert cache.get("k") is None
     stats = cache.stats()
@@ -290,14 +281,14 @@ def test_a_value_ages_from_the_beginning_of_its_load(clock: Clock) -> None:
     """A slow load makes no value young."""
     cache, load = Cache(MB, 10, clock=clock), Loads(blocks=True)
     (job,) = spawn(1, lambda: cache.get_or_load("k", load))
-    clock.now_s = 9.0
+    clock.now = 9.0
     load.may_end.set()
     assert job.get(timeout=10) == "load 1"
     assert cache.get_or_load("k", load) == "load 1"
-    clock.now_s = 10.0
+    clock.now = 10.0
     assert cache.get_or_load("k", load) == "load 2"
     assert cache.get_or_load("mine", load, ttl_s=1) == "load 3"
-    clock.now_s = 11.0
+    clock.now = 11.0
     assert cache.get_or_load("mine", load) == "load 4"
 
 
@@ -306,7 +297,7 @@ def test_a_stale_value_is_returned_while_one_loads(clock: Clock) -> None:
     cache, load, seen = Cache(MB, 10, stale_s=5, clock=clock), Loads(), []
     assert cache.get_or_load("k", load) == "load 1"
     load.may_end.clear()
-    clock.now_s = 14.0
+    clock.now = 14.0
 
     def look() -> str:
         seen.append((request.get(), deadline.remaining()))
@@ -323,7 +314,7 @@ def test_a_stale_value_is_returned_while_one_loads(clock: Clock) -> None:
     wait_until(lambda: cache.get_or_load("k", look) == "load 2", "the new value")
     assert seen == [("none", None)]
     assert cache.stats()["stale"] >= 3
-    clock.now_s = 29.0
+    clock.now = 29.0
     assert cache.get_or_load("k", load) == "load 3"
 
 
@@ -333,14 +324,14 @@ def test_a_stale_value_stays_if_its_load_beside_fails(
     """With a line in the log; it is tried again after a pause, and not at each call."""
     cache, load = Cache(MB, 10, stale_s=5, clock=clock), Loads()
     cache.get_or_load("k", load)
-    clock.now_s, load.error = 11.0, StoreDown()
+    clock.now, load.error = 11.0, StoreDown()
     assert cache.get_or_load("k", load) == "load 1"
     wait_until(lambda: "no new value" in caplog.text, "the line")
-    for clock.now_s in (11.1, 11.9):
+    for clock.now in (11.1, 11.9):
         assert cache.get_or_load("k", load) == "load 1"
         gevent.sleep(0.01)  # a load of its own would begin
         assert load.count == 2
-    clock.now_s = 11.1 + RETRY_S
+    clock.now = 11.1 + RETRY_S
     assert cache.get_or_load("k", load) == "load 1"
     wait_until(lambda: load.count == 3, "another try")
     assert cache.stats()["stale"] == 4
@@ -350,13 +341,13 @@ def test_a_stale_value_replaces_an_error(clock: Clock) -> None:
     """For the one that loads and for those who wait, within its time."""
     cache, load = Cache(MB, 10, stale_if_error_s=5, clock=clock), Loads()
     cache.get_or_load("k", load)
-    clock.now_s, load.error = 14.0, StoreDown()
+    clock.now, load.error = 14.0, StoreDown()
     load.may_end.clear()
     jobs = spawn(5, lambda: cache.get_or_load("k", load))
     load.may_end.set()
     assert {job.get() for job in jobs} == {"load 1"}
     assert load.count == 2
-    clock.now_s = 15.0
+    clock.now = 15.0
     with pytest.raises(StoreDown):
         cache.get_or_load("k", load)
 
@@ -437,7 +428,7 @@ def test_those_that_wait_for_a_turn_are_one_however_long_it_takes(clock: Clock) 
     cache, slow, new = Cache(MB, 1, clock=clock), Loads(blocks=True), Loads()
     jobs = spawn(1, lambda: cache.get_or_load("k", slow))
     cache.invalidate("k")
-    for clock.now_s in (0.5, 2.0, 4.0, 8.0):
+    for clock.now in (0.5, 2.0, 4.0, 8.0):
         jobs += spawn(3, lambda: cache.get_or_load("k", new))
     slow.may_end.set()
     assert [job.get(timeout=10) for job in jobs] == ["load 1"] * 13
@@ -539,7 +530,7 @@ def test_a_value_has_the_tags_of_its_last_load(clock: Clock) -> None:
     """Not those of the one that it replaces."""
     cache = Cache(MB, 10, clock=clock)
     cache.get_or_load("k", Loads(), tags=["old"])
-    clock.now_s = 10.0
+    clock.now = 10.0
     cache.get_or_load("k", Loads(), tags=["new"])
     cache.invalidate(tag="old")
     assert cache._entries.find("k") is not None
@@ -551,12 +542,12 @@ def test_who_asks_past_the_time_of_a_stale_value_waits_for_its_load(clock: Clock
     """Also the one that began it."""
     cache, load = Cache(MB, 10, stale_s=5, clock=clock), Loads()
     cache.get_or_load("k", load)
-    clock.now_s = 11.0
+    clock.now = 11.0
     load.may_end.clear()
 
     def twice() -> tuple[str, str]:
         first = cache.get_or_load("k", load)
-        clock.now_s = 16.0
+        clock.now = 16.0
         return first, cache.get_or_load("k", load)
 
     (job,) = spawn(1, twice)
@@ -669,7 +660,7 @@ def test_what_is_for_one_caller_alone_is_not_shared(clock: Clock) -> None:
     cache = Cache(MB, 10, stale_if_error_s=60, clock=clock)
     for forgets in (False, True):
         cache.get_or_load("k", lambda: "old")
-        clock.now_s += 10.0
+        clock.now += 10.0
         load = Loads(blocks=True)
         load.error = NotShared(forgets)
         jobs = spawn(3, lambda load=load: cache.get_or_load("k", load))
@@ -811,7 +802,7 @@ def test_a_none_that_is_not_kept_leaves_no_older_value(clock: Clock) -> None:
     """It is not there any more."""
     cache = Cache(MB, 10, none_ttl_s=0, stale_s=5, stale_if_error_s=60, clock=clock)
     cache.get_or_load("k", lambda: "old")
-    clock.now_s = 15.0
+    clock.now = 15.0
     assert cache.get_or_load("k", lambda: None) is None
     assert len(cache) == 0
 
@@ -819,12 +810,12 @@ def test_a_none_that_is_not_kept_leaves_no_older_value(clock: Clock) -> None:
 def test_none_has_a_time_of_its_own(clock: Clock) -> None:
     """What is not there is looked for again sooner, or not kept."""
     cache, calls = Cache(MB, 60, none_ttl_s=5, clock=clock), []
-    for now_s in (0, 4.9, 5, 9):
-        clock.now_s = now_s
+    for now in (0, 4.9, 5, 9):
+        clock.now = now
         assert cache.get_or_load("k", lambda: calls.append(1)) is None
     assert len(calls) == 2
     assert cache.get_or_load("other", lambda: calls.append(1), ttl_s=60) is None
-    clock.now_s = 14.0
+    clock.now = 14.0
     cache.get_or_load("other", lambda: calls.append(1), ttl_s=60)
     assert len(calls) == 4
     calls.clear()
@@ -921,7 +912,7 @@ def test_a_stale_value_is_renewed_by_a_load_that_takes_longer_than_it_is_fresh(
     cache, load = Cache(MB, 1, stale_s=60, clock=clock), Loads()
     cache.get_or_load("k", load)
     load.may_end.clear()
-    for clock.now_s in (1.0, 2.1, 3.2):
+    for clock.now in (1.0, 2.1, 3.2):
         assert cache.get_or_load("k", load) == "load 1"
         gevent.sleep(0)
     assert load.count == 2
@@ -975,9 +966,9 @@ def test_an_error_of_the_note_is_that_of_the_load() -> None:
 def test_none_is_fresh_for_the_time_of_the_call_unless_none_has_its_own(clock: Clock) -> None:
     for own, expected in ((None, [1, 2]), (50.0, [1, 1])):
         cache, calls = Cache(MB, 60, none_ttl_s=own, clock=clock), []
-        begun_s = clock.now_s
+        begun_s = clock.now
         counts = []
-        for clock.now_s in (begun_s, begun_s + 5):
+        for clock.now in (begun_s, begun_s + 5):
             cache.get_or_load("k", lambda calls=calls: calls.append(1), ttl_s=2)
             counts.append(len(calls))
         assert counts == expected
@@ -996,7 +987,7 @@ def test_where_a_value_comes_from_is_noted(clock: Clock) -> None:
     load.may_end.set()
     gevent.joinall(waiting, timeout=40, raise_error=True)
     ask(2)
-    clock.now_s, load.error = 10.0, StoreDown()
+    clock.now, load.error = 10.0, StoreDown()
     ask(3)
     assert noted == [["miss"], ["collapsed"], ["hit"], ["miss", "stale"]]
 
@@ -1031,7 +1022,7 @@ def test_a_load_that_takes_longer_than_its_value_is_fresh_is_not_waited_for(cloc
         return number
 
     waiting = []
-    for clock.now_s in (0.0, 9.0, 10.0, 19.0):
+    for clock.now in (0.0, 9.0, 10.0, 19.0):
         waiting.append(gevent.spawn(cache.get_or_load, "k", load))
         gevent.sleep(0)
     assert begun == [1, 2]
@@ -1056,7 +1047,7 @@ def test_a_value_that_has_become_too_large_leaves_no_older_one(clock: Clock) -> 
     """Not even for the case of an error."""
     cache = Cache(10_000, 10, stale_if_error_s=60, clock=clock)
     cache.get_or_load("k", lambda: b"old")
-    clock.now_s = 10.0
+    clock.now = 10.0
     assert len(cache.get_or_load("k", lambda: b"x" * 20_000)) == 20_000
     load = Loads()
     load.error = StoreDown()

@@ -13,18 +13,10 @@ import greenline.cache.feed
 from greenline.cache import Cache
 from greenline.cache.feed import ENTRIES, FIRST, MAX_TAG_BYTES, Feed, Invalidated
 from greenline.errors import ConfigError, StoreDown
+from tests.helpers.clock import Clock
 from tests.helpers.support import CHECKOUT, wait_until
 
 MB = 1 << 20
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Host:
@@ -138,15 +130,15 @@ def test_what_is_written_during_a_load_is_not_kept(host: Host) -> None:
 def test_without_a_listener_a_value_is_used_for_a_while_only(host: Host) -> None:
     """From the beginning of its load; with one, as long as it has proved that it hears."""
     cache = host.cache()
-    host.clock.now_s += 1.9
+    host.clock.now += 1.9
     assert not loads(cache, 1)
-    host.clock.now_s += 0.1
+    host.clock.now += 0.1
     assert loads(cache, 1)
     for _ in range(10):
-        host.clock.now_s += 1.5
-        host.writer.confirm(host.clock.now_s - 0.4)
+        host.clock.now += 1.5
+        host.writer.confirm(host.clock.now - 0.4)
         assert not loads(cache, 1)
-    host.clock.now_s += 1.6
+    host.clock.now += 1.6
     assert loads(cache, 1)
 
 
@@ -157,18 +149,18 @@ def test_while_no_process_reads_a_value_is_used_for_an_instant(
     """A process knows it: its connection is lost, or the leader was killed. It does not go on."""
     monkeypatch.setattr(greenline.cache.feed, "monotonic", host.clock)
     cache = host.cache()
-    host.writer.confirm(host.clock.now_s)
-    host.clock.now_s += 0.04
+    host.writer.confirm(host.clock.now)
+    host.clock.now += 0.04
     getattr(host.writer, how)()
     assert not loads(cache, 1)
-    host.clock.now_s += 0.02
+    host.clock.now += 0.02
     assert loads(cache, 1)
-    host.clock.now_s += 9.9
+    host.clock.now += 9.9
     host.writer.interrupt()  # nor does it begin anew
     assert loads(cache, 1)
-    host.clock.now_s += 0.1
+    host.clock.now += 0.1
     assert not loads(cache, 1)
-    host.clock.now_s += 2.0
+    host.clock.now += 2.0
     assert loads(cache, 1)
 
 
@@ -178,13 +170,13 @@ def test_where_announcements_never_arrive_only_time_counts(
     """From the beginning of the load, also where one process after another tries to listen."""
     monkeypatch.setattr(greenline.cache.feed, "monotonic", host.clock)
     cache = host.cache()
-    host.writer.confirm(host.clock.now_s)
+    host.writer.confirm(host.clock.now)
     host.writer.interrupt()
     host.writer.resume()
     assert host.writer.lead()
-    host.clock.now_s += 1.9
+    host.clock.now += 1.9
     assert not loads(cache, 1)
-    host.clock.now_s += 0.1
+    host.clock.now += 0.1
     assert loads(cache, 1)
 
 
@@ -194,12 +186,12 @@ def test_an_interrupted_feed_makes_of_a_load_no_other_ones(
     """Those who ask wait for it, for as long as a value may be old."""
     monkeypatch.setattr(greenline.cache.feed, "monotonic", host.clock)
     cache = Cache(MB, 60, feed=host.feed(), clock=host.clock)
-    host.writer.confirm(host.clock.now_s)
+    host.writer.confirm(host.clock.now)
     host.writer.interrupt()
     waiting = []
 
     def slow() -> str:
-        host.clock.now_s += 1.0
+        host.clock.now += 1.0
         waiting.append(threading.Thread(target=cache.get_or_load, args=("k", pytest.fail)))
         waiting[0].start()
         wait_until(lambda: cache.stats()["waits"] == 1, "it to wait")
@@ -216,7 +208,7 @@ def test_who_asks_waits_for_no_load_that_is_too_old(host: Host) -> None:
 
     def slow() -> str:
         calls.append("slow")
-        host.clock.now_s += 2.0
+        host.clock.now += 2.0
         # In the middle of the load another one asks.
         assert cache.get_or_load("k", lambda: "quick") == "quick"
         return "slow"
@@ -231,14 +223,14 @@ def test_a_load_that_was_replaced_is_not_kept(host: Host) -> None:
     cache = Cache(MB, 600, feed=feed, clock=host.clock)
 
     def slow() -> str:
-        host.clock.now_s += 2.0
+        host.clock.now += 2.0
         cache.get_or_load("k", lambda: "quick", tags=["t"])
         host.writer.publish(["t"])
         feed.pull()
         return "old"
 
     assert cache.get_or_load("k", slow, tags=["t"]) == "old"
-    host.writer.confirm(host.clock.now_s)
+    host.writer.confirm(host.clock.now)
     assert cache.get_or_load("k", lambda: "new", tags=["t"]) == "new"
 
 
@@ -248,21 +240,21 @@ def test_an_error_is_replaced_by_nothing_that_was_invalidated_meanwhile(
 ) -> None:
     """The value is looked at again when the load has failed."""
     cache = Cache(MB, 10, stale_if_error_s=20, feed=host.feed(), clock=host.clock)
-    host.writer.confirm(host.clock.now_s)
+    host.writer.confirm(host.clock.now)
     cache.get_or_load("k", lambda: "old", tags=["t"])
-    host.clock.now_s += 11.0
+    host.clock.now += 11.0
 
     def fail() -> str:
         if how == "invalidated":
             host.writer.publish(["t"])
         elif how == "older than it may be":
-            host.clock.now_s += 20.0
-            host.writer.confirm(host.clock.now_s)
+            host.clock.now += 20.0
+            host.writer.confirm(host.clock.now)
         else:
-            host.clock.now_s += 3.0
+            host.clock.now += 3.0
         raise StoreDown
 
-    host.writer.confirm(host.clock.now_s)
+    host.writer.confirm(host.clock.now)
     with pytest.raises(StoreDown):
         cache.get_or_load("k", fail, tags=["t"])
 
@@ -272,13 +264,13 @@ def test_what_is_confirmed_after_a_look_counts_at_the_next_one(
 ) -> None:
     """Another process may write and confirm between the two."""
     cache = host.cache()
-    host.clock.now_s += 10.0
+    host.clock.now += 10.0
     look = Feed._tags
 
     def interrupted(self: Feed, written: int) -> list[str] | None:
         found = look(self, written)
         host.writer.publish(["book 1"])
-        host.writer.confirm(host.clock.now_s)
+        host.writer.confirm(host.clock.now)
         return found
 
     host.writer.publish(["another"])
@@ -289,8 +281,8 @@ def test_what_is_confirmed_after_a_look_counts_at_the_next_one(
 def test_a_time_of_an_earlier_boot_confirms_nothing(host: Host) -> None:
     """The file may be older than the machine's clock; a new leader begins anew."""
     cache = host.cache()
-    host.writer.confirm(host.clock.now_s + 1_000_000)
-    host.clock.now_s += 2.0
+    host.writer.confirm(host.clock.now + 1_000_000)
+    host.clock.now += 2.0
     assert loads(cache, 1)
     assert host.writer.lead()
     assert host.writer._times[3] < 0

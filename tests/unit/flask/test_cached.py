@@ -11,6 +11,7 @@ from gevent.event import Event
 from greenline.cache import Cache
 from greenline.flask import Flask
 from greenline.flask.cached import cached
+from tests.helpers.clock import Clock
 from tests.helpers.support import wait_until
 
 MB = 1 << 20
@@ -62,21 +63,12 @@ def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Shop]]:
     return made
 
 
-class Clock:
-    """A clock that the test sets."""
-
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def clocked(make: Any) -> Callable[..., Any]:
     """Return a function that makes a shop whose cache has a clock and keeps what is too old."""
 
     def made(respond: Callable[[], Any]) -> Any:
-        clock = Clock()
+        clock = Clock(0.0)
         return make(respond, Cache(MB, 60, stale_if_error_s=300, clock=clock)), clock
 
     return made
@@ -84,7 +76,7 @@ def clocked(make: Any) -> Callable[..., Any]:
 
 def test_a_response_is_kept_with_its_headers(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one comes from the cache, and says so."""
-    monkeypatch.setattr("greenline.flask.cached.monotonic", Clock())
+    monkeypatch.setattr("greenline.flask.cached.monotonic", Clock(0.0))
     shop = make(lambda: flask.Response("<p>", 404, {"X-Mine": "1", "Content-Type": "text/html"}))
     first, second = shop.get(), shop.get()
     assert shop.calls == 1
@@ -360,7 +352,7 @@ def test_what_is_gone_is_not_answered_from_before(clocked: Any) -> None:
     shop, clock = clocked(lambda: "x" if shop.calls == 1 else flask.abort(codes.pop(0)))
     codes = [503, 403, 503]
     assert shop.get().status_code == 200
-    clock.now_s = 61.0
+    clock.now = 61.0
     assert [shop.get().status_code for _ in range(3)] == [200, 403, 503]
 
 
@@ -408,7 +400,7 @@ def test_an_older_response_replaces_an_error_of_the_server(
     """For stale_if_error_s."""
     shop, clock = clocked(lambda: "x" if shop.calls == 1 else fail())
     found = []
-    for clock.now_s in (0.0, 61.0, 361.0):
+    for clock.now in (0.0, 61.0, 361.0):
         response = shop.get()
         found.append((response.status_code, "hit" in response.headers.get("Cache-Status", "")))
     assert found == [(200, False), (200, True), (500, False)]
@@ -421,7 +413,7 @@ def test_an_error_after_a_response_for_one_client_is_answered_once(clocked: Any)
         lambda: ("x", 503) if shop.calls > 1 else ("x", 200, {"Set-Cookie": "a=b"})
     )
     assert shop.get().status_code == 200
-    clock.now_s = 61.0
+    clock.now = 61.0
     assert shop.get().status_code == 503
     assert shop.calls == 2
 

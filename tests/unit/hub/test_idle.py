@@ -8,16 +8,7 @@ from gevent.monkey import get_original
 
 from greenline.hub import idle as module
 from greenline.hub.idle import IdleTime
-
-
-class Clock:
-    """A clock that stands still, so that no time of another process is counted."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.helpers.clock import Clock
 
 
 @pytest.fixture

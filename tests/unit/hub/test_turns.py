@@ -12,14 +12,12 @@ import pytest
 
 from greenline.hub import turns as module
 from greenline.hub.turns import LONG_S, MAX_PAGES, Turn, Turns, page_of
+from tests.helpers.clock import Clock
 from tests.helpers.support import wait_until
 
 
-class Clock:
-    """Counts what the requests of a test compute, and no time in which another process runs."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
+class Ticking(Clock):
+    """Passes by what the requests of a test compute, and by a little at each look."""
 
     def __call__(self) -> float:
         self.now += 1e-6  # no two looks at it are at the same time
@@ -29,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which the turns are measured."""
-    made = Clock()
+    made = Ticking()
     monkeypatch.setattr(module, "monotonic", made)
     return made
 

@@ -11,16 +11,7 @@ from greenline.errors import StoreDown
 from greenline.lifecycle import health
 from greenline.lifecycle.health import Health
 from greenline.lifecycle.resources import Resources
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.helpers.clock import Clock
 
 
 def broken() -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from greenline import slots
-from tests.unit.slots.slot_tables import Clock, Open, slot_tables
+from tests.helpers.clock import Clock
+from tests.unit.slots.slot_tables import Open, slot_tables
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

@@ -5,18 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from greenline.slots import Slot, SlotTable
+from tests.helpers.clock import Clock
 
 Open = Callable[..., SlotTable]
-
-
-class Clock:
-    """A clock that is put forward by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from greenline.errors import ConfigError
 from greenline.slots import SlotTable, location
 from greenline.slots.file import RANGE, ROW_LOCKS, ROWS, SIZE, SlotFile
 from greenline.slots.table import FILE_CHECK_S
+from tests.helpers.clock import Clock
 from tests.helpers.support import CHECKOUT, environ
-from tests.unit.slots.slot_tables import Clock, Open, taken
+from tests.unit.slots.slot_tables import Open, taken
 
 NOBODY = 65_534
 

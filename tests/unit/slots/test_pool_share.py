@@ -4,15 +4,7 @@ import pytest
 
 from greenline.slots.fairness import RESERVE_S, TURN_S
 from greenline.slots.pool_share import PoolShare, PoolShares
-
-
-class Clock:
-    """A clock that is set."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.helpers.clock import Clock
 
 
 @pytest.fixture

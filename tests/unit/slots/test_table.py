@@ -14,8 +14,9 @@ from greenline.slots.fairness import RESERVE_S
 from greenline.slots.file import SlotFile
 from greenline.slots.process_share import REQUEST_S
 from greenline.slots.table import DEAD_S, LAST_RESORT, RESCUE_S
+from tests.helpers.clock import Clock
 from tests.helpers.support import CHECKOUT, environ
-from tests.unit.slots.slot_tables import Clock, Open, taken
+from tests.unit.slots.slot_tables import Open, taken
 
 
 def test_all_together_hold_no_more_than_the_capacity(opened: Open) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from greenline.slots import Slot, SlotTable
 from greenline.slots.table import LAST_RESORT, MAX_OVERFLOW
-from tests.unit.slots.slot_tables import Clock, slot_tables
+from tests.helpers.clock import Clock
+from tests.unit.slots.slot_tables import slot_tables
 
 ACTS = (
     "take", "take", "take", "control", "hold", "give", "abandon", "kill", "open", "die", "care",
@@ -67,7 +68,7 @@ def test_whichever_process_is_killed_the_server_has_no_more_than_the_capacity(
     acts: list[tuple[str, int, int]], capacity: int, reserved: int
 ) -> None:
     """No slot serves two, none is lost, and after the last backend all can be taken again."""
-    clock, server = Clock(), Server()
+    clock, server = Clock(1000.0), Server()
     with (
         tempfile.TemporaryDirectory() as folder,
         slot_tables(Path(folder) / "slots", clock) as opened,
@@ -150,7 +151,7 @@ def test_shares_become_fair_and_then_stay(
     From any beginning: who wants more holds at most one less than anybody, nothing is free
     meanwhile, and then none releases any more.
     """
-    clock = Clock()
+    clock = Clock(1000.0)
     with (
         tempfile.TemporaryDirectory() as folder,
         slot_tables(Path(folder) / "slots", clock) as opened,

@@ -13,6 +13,7 @@ import pytest
 from app.api import host_counts
 from app.api.host_counts import CHECK_FILE_S, FILE_SIZE, GROUPS, WAYS, HostCounts
 from greenline.errors import ConfigError
+from tests.helpers.clock import Clock
 from tests.helpers.support import CHECKOUT, environ
 
 PROCESSES, EACH = 4, 1_000
@@ -32,19 +33,10 @@ def counts(path: Path) -> Iterator[HostCounts]:
     counts.close()
 
 
-class Clock:
-    """A time that is set."""
-
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time of all counts."""
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     monkeypatch.setattr(host_counts, "time", clock)
     return clock
 
