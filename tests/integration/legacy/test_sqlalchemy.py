@@ -20,6 +20,7 @@ from embedded.postgres import Postgres
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.hub.handlers import Handler
+from greenline.hub.turns import Turns
 from greenline.legacy import sqlalchemy as legacy
 from tests.helpers.support import CHECKOUT, wait_until
 
@@ -60,6 +61,7 @@ class Request(Handler):
     """A greenlet that counts as a request's."""
 
     def __init__(self, work: Callable[..., Any], *arguments: Any) -> None:
+        super().__init__([], Turns())
         gevent.Greenlet.__init__(self, work, *arguments)
 
     _run = gevent.Greenlet._run
