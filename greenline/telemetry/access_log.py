@@ -208,10 +208,13 @@ class LineHandler(logging.Handler):
         super().__init__()
         self._writer = writer
 
-    def createLock(self) -> None:  # noqa: N802
-        """Create no lock."""
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Pass *record* on, without the handler's lock; return whether its filters let it pass."""
         # emit() never waits, so no greenlet can be in the middle of it.
-        self.lock = None
+        found: object = self.filter(record)  # from Python 3.12 on a filter may return another one
+        if found:
+            self.emit(found if isinstance(found, logging.LogRecord) else record)
+        return bool(found)
 
     def emit(self, record: logging.LogRecord) -> None:
         self._writer.write(f"{self.format(record)}\n".encode(errors="replace"))

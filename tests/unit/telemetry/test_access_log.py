@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -356,3 +357,21 @@ def test_a_logger_keeps_its_format(pipe: Pipe) -> None:
     logger.info("%s \u20ac", "10.0.0.9")
     assert writer.close(10)
     assert pipe.read().decode() == "[INFO] 10.0.0.9 \u20ac\n"
+
+
+def test_a_line_waits_for_no_lock(pipe: Pipe) -> None:
+    """Another thread holds the handler's own; a filter of the handler decides as ever."""
+    writer = LineWriter(pipe.writer, lost)
+    handler = LineHandler(writer)
+    handler.addFilter(lambda record: record.levelno > logging.DEBUG)
+    logger = logging.Logger("gunicorn.access")
+    logger.addHandler(handler)
+    with ThreadPoolExecutor(1) as other, ThreadPoolExecutor(1) as logs:
+        other.submit(handler.acquire).result()
+        try:
+            logs.submit(logger.info, "one").result(30)
+            logs.submit(logger.debug, "two").result(30)
+        finally:
+            other.submit(handler.release).result()
+    assert writer.close(10)
+    assert pipe.read() == b"one\n"
