@@ -113,7 +113,7 @@ def _modules(project: Project, examined: Examined, paths: Iterable[Path]) -> Ite
             module = read(path, shown)
         except (SyntaxError, OSError, RecursionError) as error:
             line = getattr(error, "lineno", None)
-            reason = getattr(error, "msg", None) or str(error) or "nested too deeply"
+            reason = getattr(error, "msg", None) or str(error)
             examined.unreadable.append((f"{shown}:{line}" if line else shown, reason))
             continue
         examined.lines += module.lines

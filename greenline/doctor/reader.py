@@ -24,9 +24,11 @@ def parse(source: bytes) -> ast.Module:
     try:
         with warnings.catch_warnings(action="ignore"):  # of the application's code
             return ast.parse(source)
-    # Null bytes, in older versions of Python; too deep for the parser; too deep for the tree.
-    except (ValueError, MemoryError, RecursionError) as error:
-        raise SyntaxError(str(error) or "nested too deeply") from error
+    except MemoryError as error:  # too deep for the parser
+        raise SyntaxError("nested too deeply") from error
+    # Null bytes, in older versions of Python; too deep for the tree.
+    except (ValueError, RecursionError) as error:
+        raise SyntaxError(str(error)) from error
 
 
 def read(path: Path, shown: str) -> Module:

@@ -49,7 +49,10 @@ def run(script: str, *, before: str = "") -> list[str]:
     :param script: defines ``main``, which the greenlet runs, str.
     :param before: what runs before the patching, str. Default: nothing.
     """
-    code = f"{before}{BEGIN}{script}\nthreading.Thread(target=main).start()\n"
-    done = support.run(["python", "-c", code], {})
+    # Joined: as Python 3.13 ends, gevent's hook of a fork fails.
+    code = f"{before}{BEGIN}{script}\nthread = threading.Thread(target=main)\n"
+    code += "thread.start()\nthread.join()\n"
+    # From Python 3.12 on each fork of a process with threads warns.
+    done = support.run(["python", "-W", "ignore:This process", "-c", code], {})
     assert done.stderr == ""
     return done.stdout.splitlines()
