@@ -64,6 +64,7 @@ def gevent_patches() -> Iterator[None]:
         buffers,
         early_imports,
         epoll,
+        frames,
         resolver,
         selectors,
         sockets,
@@ -79,6 +80,7 @@ def gevent_patches() -> Iterator[None]:
     resolver.install()
     early_imports.mend()
     thread_ids.install()
+    frames.install()
 
 
 def hook_libraries() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from greenline.hub import frames
 from greenline.hub.compatibility import records
 
 # C modules that block in every wait: by module, the name of the driver and a replacement.
@@ -64,7 +65,7 @@ def _loops() -> Iterator[tuple[str, str]]:
 
 def _threads() -> Iterator[tuple[str, str]]:
     """Yield the native threads: a patched ``threading`` starts greenlets, so these are older."""
-    native = sys._current_frames()
+    native = frames.native()
     main = threading.main_thread()
     for thread in threading.enumerate():
         if thread is not main and thread.ident in native:

@@ -8,10 +8,12 @@ transaction, and those that it adds are the caller's as well.
 
 import gc
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from weakref import ref
 
+from gevent.monkey import get_original
 from greenlet import getcurrent
 
 from greenline.hub.gevent_compat import (
@@ -22,6 +24,7 @@ from greenline.hub.gevent_compat import (
     green_threading,
 )
 
+_native_ident: Callable[[], int] = get_original("_thread", "get_ident")
 _idents: dict[int, int] = {}  # by the id of an offload thread's greenlet, that of its caller
 _callers: dict[int, "Caller"] = {}  # likewise
 _known: dict[str, Any] = {}  # by the key of a thread-local, a reference to all its values
@@ -36,6 +39,16 @@ def get_ident(gr: Any = None) -> int:
     return _idents.get(ident, ident)
 
 
+def moved() -> Iterator[tuple[int, Any, int]]:
+    """
+    Yield of each request that runs in a native thread its ident, its greenlet there, and the ident
+    of that thread.
+    """
+    for each in list(_callers.values()):
+        if not each._has_left and (thread := each._thread) is not None:
+            yield each._ident, thread, each._native
+
+
 def install() -> None:
     """Let gevent patch with this ``get_ident``; call it before the patching."""
     green_thread.get_ident = get_ident
@@ -45,7 +58,9 @@ def install() -> None:
 class Caller:
     """The greenlet that makes a call, and waits meanwhile."""
 
-    __slots__ = ("_added", "_has_left", "_ident", "_number", "_shared", "greenlet")
+    __slots__ = (
+        "_added", "_has_left", "_ident", "_native", "_number", "_shared", "_thread", "greenlet",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         threading.current_thread()  # one that is made in the thread would end with that
@@ -53,7 +68,8 @@ class Caller:
         self.greenlet = greenlet  # until it goes on: its frames refer to this object
         self._ident = get_ident()
         self._has_left = False
-        self._number = 0
+        self._number = self._native = 0
+        self._thread: Any = None
         self._added: list[tuple[str, Any, Any, Any]] | None = None
         # Here, and not in the thread: what that does after it has woken up takes longer.
         self._shared: list[tuple[Any, Any]] = []
@@ -70,13 +86,16 @@ class Caller:
             shared = [values for values, _ in outer._shared if mine in values]
             self._shared += [(values, values[mine]) for values in shared]
 
-    def begin(self, thread: Any) -> None:
+    def begin(self, thread: Any, is_request: bool = False) -> None:
         """
         Share what the caller has, before the call.
 
         :param thread: the greenlet of the native thread, which calls this.
+        :param is_request: whether the call is all of a request, or of a task. Default False.
         """
         self._number = number = id(thread)
+        if is_request:
+            self._thread, self._native = thread, _native_ident()
         _idents[number] = self._ident
         _callers[number] = self
         if not self._has_left:
@@ -86,7 +105,7 @@ class Caller:
     def end(self, thread: Any) -> None:
         """Take what the call has added, after the call; the parameter is that of :meth:`begin`."""
         self._unshare()
-        self._shared = []
+        self._shared, self._thread = [], None
         del _idents[self._number], _callers[self._number]
         if thread.__dict__:
             self._added = []

@@ -18,7 +18,7 @@ import gevent
 from gevent.hub import Hub
 from greenlet import getcurrent, greenlet
 
-from greenline.hub import collector
+from greenline.hub import collector, frames
 from greenline.hub.thread_locks import Event, SimpleQueue
 from greenline.hub.turns import LONG_S, Turn, Turns
 
@@ -321,6 +321,7 @@ class Handlers:
 
     def _new(self) -> Handler:
         handler = Handler(self._idle, self.turns)
+        frames.note(handler)
         self._size += 1
         handler.rawlink(self._note_end)
         return handler

@@ -21,6 +21,7 @@ from typing import Any
 import gevent
 from greenlet import getcurrent
 
+from greenline.hub import frames
 from greenline.hub.gevent_compat import green_thread
 from greenline.hub.namespaces import namespaces
 from greenline.hub.slices import is_set_for_a_thread
@@ -40,6 +41,10 @@ class ThreadGreenlet(gevent.Greenlet):  # type: ignore[type-arg]
     """A thread of the application; ``task`` is what it does now, None: nothing that is noted."""
 
     task: Task | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        frames.note(self)
 
     def switch_out(self) -> None:
         """Note that the task waits; gevent calls this when it switches to the hub."""

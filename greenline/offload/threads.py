@@ -167,7 +167,7 @@ class _Job:
             thread = NativeHandler(self.caller.greenlet, self.places, self.has_place)
             thread.gr_context = self.context
             run = thread.switch
-        self.caller.begin(thread)
+        self.caller.begin(thread, is_request=self.places is not None)
         try:
             self.result = run(func, *args)
         except BaseException as error:
