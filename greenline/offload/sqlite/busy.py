@@ -8,12 +8,17 @@ processes know nothing of that, so it is only a hint.
 A page that is known to hold the write lock for a short time goes before those that are known to
 hold it for much longer. Each of these lets so many go before it that its own time is doubled at
 most, so that none waits for ever.
+
+Of transactions that overlap, and write after they have read, only one can succeed: sqlite refuses
+the others at once, as no wait would help them. So one that begins with a read after which its page
+has written before is taken for a writer: it waits for its turn with the others before it reads.
 """
 
 import os
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from time import monotonic
 from typing import Any
+from weakref import ReferenceType
 
 from gevent.event import Event
 from greenlet import getcurrent
@@ -38,12 +43,25 @@ LOCKLESS = {"BEGIN", "SAVEPOINT", "RELEASE", "COMMIT", "END", "PRAGMA", "ATTACH"
 MUCH_LONGER = 4  # times
 SMOOTHING = 4  # transactions
 MAX_PAGES = 256
+# Of the transactions that begin with a read, how many have to write for it to be queued: one that
+# only reads waits in vain, and one that writes without its turn fails, or lets another one fail.
+MIN_SHARE = 0.25
+# For so long a transaction has its turn that has read and not written yet; where its page is known
+# to take longer it has none. No other one can commit meanwhile, except to a write-ahead log.
+MAX_READ_S, MAX_LOG_READ_S = 0.5, 0.05
 OTHERS: Page = ("thread", 0, "")  # the threads that the application has started as it was loaded
 
 # The connections that wait for a lock, by database, in the order in which they are to get it.
 waiting: dict[str, list["Retries"]] = {}
 # For how many seconds a transaction of a page holds the write lock of a database.
 holds: dict[tuple[str, Page], float] = {}
+# The connections whose transactions write, or begin to, or have read and are expected to write, by
+# database. Not the connections themselves: who forgets to close one would not find it closed.
+writers: dict[str, list[ReferenceType[Any]]] = {}
+# How many of a page's transactions that begin with a read write afterwards, 0 to 1, and after how
+# many seconds; by the database and the key of the read.
+upgrades: dict[tuple[str, Page, str], tuple[float, float]] = {}
+with_log: set[str] = set()  # databases that are known to have a write-ahead log
 
 
 def page() -> Page:
@@ -74,7 +92,55 @@ def note_hold(database: str, of_page: Page, held_s: float) -> None:
     holds[key] = held_s
 
 
-def would_wait(error: sqlite3.OperationalError, keyword: str, has_read: bool) -> bool:
+def note_upgrade(database: str, of_page: Page, read: str, after_s: float | None) -> None:
+    """
+    Note whether a transaction that has begun with a read writes.
+
+    :param database: the name of the database, str.
+    :param of_page: what :func:`page` returns.
+    :param read: the key of its first statement, str.
+    :param after_s: how many seconds after that it begins to write, float; None: it has ended.
+    """
+    key = database, of_page, read
+    share, known_s = upgrades.get(key, (0.0, 0.0))
+    if after_s is None:
+        if share:
+            upgrades[key] = share - share / SMOOTHING, known_s
+    elif share:
+        share += (1 - share) / SMOOTHING
+        upgrades[key] = share, known_s + (after_s - known_s) / SMOOTHING
+    else:
+        if len(upgrades) >= MAX_PAGES:
+            upgrades.clear()
+        upgrades[key] = 1.0, after_s
+
+
+def upgrade_share(database: str, of_page: Page, read: str) -> float:
+    """
+    Return how many of the page's transactions write that begin with a read.
+
+    :param database: the name of the database, str.
+    :param of_page: what :func:`page` returns.
+    :param read: the key of the statement that reads, str.
+    :returns: ``MIN_SHARE`` to 1, or 0 where so few do, or so late, that it is not queued, float.
+    """
+    share, after_s = upgrades.get((database, of_page, read), (0.0, 0.0))
+    return share if share >= MIN_SHARE and after_s < _max_read_s(database) else 0.0
+
+
+def _max_read_s(database: str) -> float:
+    return MAX_LOG_READ_S if database in with_log else MAX_READ_S
+
+
+def is_of_a_lock(error: BaseException) -> bool:
+    """Return whether *error* says that another connection has a lock of the database."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return False
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == SQLITE_BUSY and str(error).startswith(OF_A_LOCK)
+
+
+def would_wait(error: BaseException, keyword: str, has_read: bool) -> bool:
     """
     Return whether sqlite itself would have waited for the lock.
 
@@ -82,10 +148,9 @@ def would_wait(error: sqlite3.OperationalError, keyword: str, has_read: bool) ->
     :param keyword: the first word of the statement, str, in upper case.
     :param has_read: whether the transaction has read something.
     """
-    code = getattr(error, "sqlite_errorcode", 0)
-    if code & 0xFF != SQLITE_BUSY or code == SQLITE_BUSY_SNAPSHOT:
+    if not is_of_a_lock(error):
         return False
-    if not str(error).startswith(OF_A_LOCK):
+    if getattr(error, "sqlite_errorcode", 0) == SQLITE_BUSY_SNAPSHOT:
         return False
     # A reader that begins to write and a writer that waits for readers would wait for each other,
     # so sqlite refuses the reader at once.
@@ -105,17 +170,41 @@ def must_queue(database: str, is_quick: bool) -> bool:
     return False
 
 
+def has_turn(
+    database: str, turns: list[ReferenceType[Any]], me: ReferenceType[Any], has_lock: bool
+) -> bool:
+    """
+    Return whether the transaction of another connection of this process is to write first.
+
+    :param database: the name of the database, str.
+    :param turns: its entry in :data:`writers`.
+    :param me: the connection that asks, as it is there.
+    :param has_lock: whether that counts which has the write lock. Otherwise only one that has read,
+        which would fail: sqlite itself tells of the lock.
+    """
+    since_s = monotonic() - _max_read_s(database)
+    for each in turns:
+        writer = None if each is me else each()
+        # It may be closed, collected as garbage, or ended by an error.
+        if writer is None or writer.has_ended():
+            continue
+        if has_lock if writer.has_write_lock() else writer.turn_s > since_s:
+            return True
+    return False
+
+
 class Retries:
     """
     Queue a connection, during a block, for the locks of a database.
 
     :param database: the name of the database, str.
     :param keyword: the first word of the statement, str, in upper case.
+    :param is_writer: whether its transaction writes, though this statement reads. Default False.
     """
 
-    def __init__(self, database: str, keyword: str) -> None:
+    def __init__(self, database: str, keyword: str, is_writer: bool = False) -> None:
         self.commits = keyword == "COMMIT"
-        self.is_writer = keyword not in ("SELECT", "COMMIT")
+        self.is_writer = is_writer or keyword not in ("SELECT", "COMMIT")
         self._database = database
         self._event = Event()
         self._delay_s = FIRST_RETRY_S
@@ -197,5 +286,11 @@ def wake(database: str, was_reader: bool) -> None:
         has_writer |= retries.is_writer
 
 
-# Those that wait in the parent leave its queue only.
-os.register_at_fork(after_in_child=waiting.clear)
+def _after_fork_in_child() -> None:
+    # Those that wait in the parent leave its queue only, and its transactions end there.
+    waiting.clear()
+    for turns in writers.values():
+        turns.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

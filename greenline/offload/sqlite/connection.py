@@ -4,11 +4,12 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from math import fabs
+from math import fabs, inf
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from time import monotonic
 from types import BuiltinFunctionType
 from typing import Any
+from weakref import ref
 
 import gevent
 
@@ -19,10 +20,13 @@ from greenline.offload.sqlite import busy
 from greenline.offload.sqlite.busy import (
     FIRST_RETRY_S,
     Retries,
+    has_turn,
     must_queue,
+    upgrades,
     waiting,
     wake,
     would_wait,
+    writers,
 )
 from greenline.offload.sqlite.cursor import Cursor
 from greenline.offload.sqlite.quick import (
@@ -55,8 +59,10 @@ LOCKED_YIELD_EVERY_S = 0.025
 COMMIT_WAIT_S = 0.05  # for readers, in the thread
 OFF, NORMAL = 0, 1  # of PRAGMA synchronous
 TEMP = 1  # number of the temporary database; those that are attached follow
-ENDS = "COMMIT", "ROLLBACK"  # with autocommit=False a transaction has begun after them
+ENDS = "COMMIT", "ROLLBACK"
+LOCKS_NOTHING = "BEGIN", "SAVEPOINT"  # and not the first statement for sqlite, which waits for it
 COMMIT_IN_THREAD = COMMIT._replace(key="")
+COMMIT_OF_READS = COMMIT._replace(key=END_OF_READS, commits=False)
 
 PARAMETERS = (
     "timeout", "detect_types", "isolation_level", "check_same_thread", "factory",
@@ -78,8 +84,12 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
     _has_read = False  # in this transaction: then sqlite does not wait for the write lock
     _only_reads = False  # in this transaction
     _locked_s = 0.0  # when it took the write lock, 0 where it has not
-    _page: Page = busy.OTHERS  # of what has taken it
-    _has_begun = False  # something ran since the transaction began: it may hold locks
+    _page: Page | None = None  # of what has taken it, or has begun with a read
+    _has_begun = False  # something ran since the transaction began
+    _has_locks = False  # something ran since that may have taken a lock
+    _first_read: str | None = None  # the key of the read that took it, until something is written
+    _read_s = 0.0  # when that has run
+    turn_s = 0.0  # when it had its turn to write, or to read and write; 0 where it has not
     _checks_thread = True
     _owner = 0
     _has_authorizer = False
@@ -111,6 +121,10 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         self._database = name
         # All databases in memory have the same name, so each has paces of its own.
         self._paces = {} if "memory" in name else paces.setdefault(name, {})
+        # A database without a name is of this connection alone.
+        is_shared = bool(database) and not name.endswith(":memory:")
+        self._writers = writers.setdefault(name, []) if is_shared else []
+        self._reference = ref(self)
         self._guard = Guard()
 
     row_factory = Cursor.row_factory
@@ -137,7 +151,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         @autocommit.setter
         def autocommit(self, value: Any) -> None:
             self._run(_Connection.autocommit.__set__, self, value)
-            self._has_read = self._has_begun = False
+            self._begin_anew()
 
     def cursor(self, *args: Any, **kwargs: Any) -> Any:
         """Return a cursor."""
@@ -167,7 +181,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             _Connection.commit(self)
         else:
             self._run(_Connection.commit, self, statement=COMMIT)
-        self._has_read = self._has_begun = False
+        self._begin_anew()
 
     def rollback(self) -> None:
         """Roll the transaction back."""
@@ -175,7 +189,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             _Connection.rollback(self)
         else:
             self._run(_Connection.rollback, self, statement=ROLLBACK)
-        self._has_read = self._has_begun = False
+        self._begin_anew()
 
     def close(self) -> None:
         """Close the connection and give its thread back."""
@@ -197,7 +211,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             else:
                 run_or_hand_over(own, self._database, CLOSE, ThreadedConnection._close, self)
         own.release()
-        self._let_next_try("ROLLBACK")
+        self._let_next_try(ROLLBACK)
 
     def _closes_quickly(self) -> bool:
         """Return whether closing writes nothing."""
@@ -270,6 +284,21 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         self._briefly(lambda: _Connection.set_trace_callback(self, *args, **kwargs))
         self._trace = trace
 
+    def _begin_anew(self) -> None:
+        """Forget what the last transaction has done."""
+        self._has_read = self._has_begun = self._has_locks = False
+
+    def has_ended(self) -> bool:
+        """Return whether the transaction that had its turn has ended, perhaps by an error."""
+        own = self._own
+        if self._is_closed or own is None or not self.turn_s:
+            return True
+        return not self.in_transaction and own.is_idle
+
+    def has_write_lock(self) -> bool:
+        """Return whether the transaction has written."""
+        return self._locked_s > 0
+
     def _has_nothing_to_end(self) -> bool:
         """Return whether a commit or a rollback sends no statement: no transaction has begun."""
         self._check_thread()
@@ -334,7 +363,10 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             return func(*args)  # raises the error of sqlite3
         begins = not self.in_transaction
         if begins:  # an error may have ended the last one, or an attribute that was set
-            self._has_read, self._locked_s = False, 0.0
+            self._has_read, self._has_locks, self._locked_s = False, False, 0.0
+            if self.turn_s or self._first_read is not None:
+                self._give_turn_back()
+                self._first_read = self._page = None
         # With autocommit=False sqlite3 begins the next transaction where it has ended one.
         is_first = begins or not self._has_begun
         self._has_begun = True
@@ -347,46 +379,110 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             self._only_reads = False
         elif statement.commits and self._only_reads and self.total_changes == self._changes_before:
             # It writes nothing, so it does not wait for the disk.
-            statement = statement._replace(key=END_OF_READS, commits=False)
+            if statement is COMMIT:
+                statement = COMMIT_OF_READS  # made once: it takes as long as a quick statement
+            else:
+                statement = statement._replace(key=END_OF_READS, commits=False)
         if statement.changes:
             self._last_change = statement.key
-        database, keyword = self._database, statement.keyword
+        database, keyword, turns = self._database, statement.keyword, self._writers
+        writes = statement.begins_to_write
         # Those that wait for the write lock get it first. A connection that holds locks never
         # waits here.
-        is_behind = (
-            waiting
-            and is_first
-            and statement.begins_to_write
-            and self._timeout_s
-            and must_queue(database, self._has_quick_commits())
+        share = 0.0
+        if self._has_locks:
+            if writes and self._first_read is not None:
+                self._note_upgrade(monotonic() - self._read_s)
+        elif writes:
+            self._has_locks, share = True, 1.0
+        elif keyword not in LOCKS_NOTHING:
+            self._has_locks = True
+            if keyword == "SELECT" and not begins:
+                self._first_read, self._read_s = statement.key, monotonic()
+                if upgrades:
+                    self._page = page = busy.page()
+                    share = busy.upgrade_share(database, page, statement.key)
+        is_writer = share > 0 and self._timeout_s > 0
+        is_behind = is_writer and (
+            (waiting and must_queue(database, writes and self._has_quick_commits()))
+            or (turns and has_turn(database, turns, self._reference, has_lock=not writes))
         )
-        takes_lock = statement.begins_to_write and (is_first or not self._locked_s)
+        takes_lock = writes and (is_first or not self._locked_s)
+        # One that has read, and was not expected to write, asked for no turn, and has one now.
+        takes_turn = (is_writer or takes_lock) and not self.turn_s
         begun_s = monotonic() if takes_lock else 0.0
         if not is_behind:
+            if takes_turn:
+                self._take_turn(begun_s or self._read_s)
             try:
                 result = self._attempt(func, args, statement, begins)
-            except sqlite3.OperationalError as error:
-                if self._timeout_s == 0 or not would_wait(error, keyword, self._has_read):
+            except BaseException as error:
+                if not self._has_to_wait(error, statement):
                     raise
             else:
-                self._let_next_try(keyword, begun_s)
+                self._let_next_try(statement, begun_s)
                 return result
-        until_s = monotonic() + self._timeout_s
-        with Retries(database, keyword) as retries:
+        asked_s = monotonic()
+        until_s = asked_s + self._timeout_s
+        # One that only reads this time has waited in vain.
+        patient_until_s = until_s if writes else asked_s + share * self._timeout_s
+        with Retries(database, keyword, is_writer) as retries:
             while True:
                 retries.wait(until_s)
-                self._yielded_s = monotonic()
+                self._yielded_s = self._read_s = now_s = monotonic()
+                is_patient = is_writer and turns and now_s < patient_until_s
+                if is_patient and has_turn(database, turns, self._reference, has_lock=not writes):
+                    continue
                 if takes_lock:
-                    begun_s = self._yielded_s
+                    begun_s = now_s
+                if takes_turn:
+                    self._take_turn(now_s)
                 try:
                     result = self._attempt(func, args, statement, begins)
-                except sqlite3.OperationalError as error:
-                    if monotonic() >= until_s or not would_wait(error, keyword, self._has_read):
+                except BaseException as error:
+                    if not self._has_to_wait(error, statement, until_s):
                         raise
                 else:
                     break
-        self._let_next_try(keyword, begun_s)
+        self._let_next_try(statement, begun_s)
         return result
+
+    def _has_to_wait(
+        self, error: BaseException, statement: Statement, until_s: float = inf
+    ) -> bool:
+        """Return whether a statement that has failed is to be tried again, until *until_s*."""
+        if not busy.is_of_a_lock(error):
+            if self.turn_s and self.has_ended():
+                self._let_next_try(ROLLBACK)
+            return False
+        if self.turn_s and not self._locked_s:
+            self._give_turn_back()
+        if self._timeout_s == 0 or monotonic() >= until_s:
+            return False
+        return would_wait(error, statement.keyword, self._has_read)
+
+    def _note_upgrade(self, after_s: float | None) -> None:
+        """Note that the transaction writes *after_s* after it has read, or not at all."""
+        if self._page is None:
+            self._page = busy.page()
+        if self._first_read is not None:
+            busy.note_upgrade(self._database, self._page, self._first_read, after_s)
+            self._first_read = None
+
+    def _take_turn(self, now_s: float) -> None:
+        """Let others that are to write wait for the end of this transaction."""
+        turns = self._writers
+        if turns:  # those that were collected as garbage have not given theirs back
+            turns[:] = [each for each in turns if each() is not None]
+        turns.append(self._reference)
+        if self._page is None:
+            self._page = busy.page()
+        self.turn_s = now_s
+
+    def _give_turn_back(self) -> None:
+        self.turn_s, self._page = 0.0, None
+        if self._reference in self._writers:  # in a forked child it is not
+            self._writers.remove(self._reference)
 
     def _attempt(
         self, func: Callable[..., Any], args: tuple[Any, ...], statement: Statement, begins: bool
@@ -460,6 +556,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
             return False
         if self._syncs is None:
             has_log = "wal" in str(_ask(self, "PRAGMA journal_mode"))
+            (busy.with_log.add if has_log else busy.with_log.discard)(self._database)
             syncs = _ask(self, "PRAGMA synchronous") > (NORMAL if has_log else OFF)
             self._checkpoint_pages = _ask(self, "PRAGMA wal_autocheckpoint")
             self._syncs = syncs or self._has_others()
@@ -531,21 +628,30 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         _ask(self, f"PRAGMA wal_autocheckpoint={self._checkpoint_pages if does else 0}")
         self._checkpoints = does
 
-    def _let_next_try(self, keyword: str, begun_s: float = 0.0) -> None:
+    def _let_next_try(self, statement: Statement, begun_s: float = 0.0) -> None:
         """
         Wake connections that wait for a lock, if this one may have released its own.
 
-        :param keyword: the first word of the statement that has ended, str, in upper case.
+        :param statement: the statement that has ended.
         :param begun_s: when that has taken the write lock, monotonic, float. Default 0: it has not.
         """
         if begun_s:
-            self._page, self._locked_s = busy.page(), begun_s
-        if self._locked_s and (self._is_closed or keyword in ENDS or not self.in_transaction):
-            busy.note_hold(self._database, self._page, monotonic() - self._locked_s)
+            self._locked_s = begun_s
+        if not (waiting or self.turn_s or self._locked_s or self._first_read is not None):
+            return
+        # With autocommit=False a transaction has begun after the end of another one.
+        if not (statement.ends or self._is_closed or not self.in_transaction):
+            return
+        if self._first_read is not None and upgrades:
+            self._note_upgrade(None)
+        if since_s := self.turn_s or self._locked_s:
+            busy.note_hold(self._database, self._page or busy.page(), monotonic() - since_s)
             self._locked_s = 0.0
-        if waiting and (self._is_closed or keyword in ENDS or not self.in_transaction):
-            wake(self._database, was_reader=keyword == "SELECT")
-            if keyword == "COMMIT" and self._syncs and can_wait():
+            self._give_turn_back()
+        self._first_read = self._page = None
+        if waiting:
+            wake(self._database, was_reader=statement.keyword == "SELECT")
+            if statement.keyword == "COMMIT" and self._syncs and can_wait():
                 # The next one first: while it waits for the disk, this greenlet goes on.
                 gevent.sleep(0)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 MAX_STATEMENTS = 1000
 
 KEYWORD = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*(\w*)", re.DOTALL)
+ROLLBACK_TO = re.compile(r"ROLLBACK\s+(?:TRANSACTION\s+)?TO\b")
 LOCKING_BEGIN = re.compile(r"\bBEGIN\s+(?:IMMEDIATE|EXCLUSIVE)\b")
 SEVERAL_ROWS = re.compile(r"\b(?:SELECT|WITH)\b|\)\s*,\s*\(")
 # Those with a value set something in the connection, and nothing in the database; but for the mode,
@@ -46,14 +47,15 @@ class Statement(NamedTuple):
     changes: bool = False  # whether it inserts, updates or deletes
     returns: bool = False  # whether a change may return rows: it ends with the last one
     commits: bool = False
+    ends: bool = False  # whether it ends the transaction, and with it all savepoints
     begins_to_write: bool = False  # whether it takes the write lock where it begins a transaction
     inserts_one_row: bool = False
     is_large: bool = False  # whether it may write much, though it changes few rows
     plan: str = ""  # the key of its plan in quick.paces, "" where the plan depends on its values
 
 
-COMMIT = Statement("COMMIT", key="commit", commits=True)
-ROLLBACK = Statement("ROLLBACK")
+COMMIT = Statement("COMMIT", key="commit", commits=True, ends=True)
+ROLLBACK = Statement("ROLLBACK", ends=True)
 SCRIPT = Statement("")  # or another one that is not known
 
 
@@ -84,6 +86,7 @@ def _parsed(sql: str) -> Statement:
         changes=changes,
         returns=changes and "RETURNING" in upper,
         commits=keyword in COMMITS,
+        ends=keyword == "ROLLBACK" and not ROLLBACK_TO.search(upper),
         begins_to_write=changes or bool(keyword == "BEGIN" and LOCKING_BEGIN.search(upper)),
         inserts_one_row=keyword in ("INSERT", "REPLACE") and not SEVERAL_ROWS.search(upper),
         is_large=keyword in SCHEMA or (changes and is_large),

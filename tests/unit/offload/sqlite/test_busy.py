@@ -1,8 +1,10 @@
 """greenline.offload.sqlite.busy: locks are waited for in the hub, as long as sqlite would."""
 
+import gc
 import sqlite3
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -303,6 +305,8 @@ def handlers() -> Iterator[Handlers]:
     made = Handlers()
     yield made
     busy.holds.clear()
+    busy.upgrades.clear()
+    busy.with_log.clear()
 
 
 @pytest.mark.usefixtures("only_woken")
@@ -376,6 +380,215 @@ def test_one_that_is_known_to_be_long_since_it_waits_lets_short_ones_go_first(
     assert written == ["/short", "/long", "thread"]
 
 
+COUNT = "select number from row"
+
+
+def change(path: Path, pause_s: float = 0.0, read: Any = lambda: None) -> None:
+    """Read and write in one transaction; *read* is called between the two."""
+    with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as conn:
+        conn.execute("begin")
+        (number,) = conn.execute(COUNT).fetchone()
+        read()
+        gevent.sleep(pause_s)
+        conn.execute("update row set number = ?", (number + 1,))
+        conn.execute("commit")
+
+
+def ask(handlers: Handlers, page: str, work: Any, *args: Any) -> "gevent.Greenlet[..., Any]":
+    """Start *work* as the request of a page."""
+    request = SimpleNamespace(method="POST", path=page)
+    return gevent.spawn(handlers.run, lambda _: work(*args), request, request=request)
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction may take long until it writes: the machine may be busy."""
+    monkeypatch.setattr(busy, "MAX_READ_S", 30.0)
+    monkeypatch.setattr(busy, "MAX_LOG_READ_S", 30.0)
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+@pytest.mark.usefixtures("patience")
+def test_transactions_that_read_and_write_go_one_after_the_other(
+    path: Path, other: sqlite3.Connection, handlers: Handlers, mode: str
+) -> None:
+    """sqlite would refuse all but one of those that have read when it writes."""
+    other.execute(f"pragma journal_mode={mode}")
+    ask(handlers, "/count", change, path).get(timeout=15)  # from now on it is known
+    asked = [ask(handlers, "/count", change, path, 0.01) for _ in range(10)]
+    gevent.joinall(asked, timeout=30, raise_error=True)
+    assert rows(other) == [12]
+
+
+@pytest.mark.usefixtures("patience")
+def test_a_writer_waits_for_one_that_has_read_and_is_to_write(
+    path: Path, other: sqlite3.Connection, handlers: Handlers
+) -> None:
+    """It would have the lock that the other one needs, and could not commit before its end."""
+    ask(handlers, "/count", change, path).get(timeout=15)
+    begun: list[Any] = []
+
+    def insert() -> None:
+        other.execute("begin immediate")
+        other.execute("insert into row values (9)")
+        other.execute("commit")
+
+    def begin_to_insert() -> None:
+        begun.append(held_up(insert))
+
+    ask(handlers, "/count", change, path, 0.0, begin_to_insert).get(timeout=15)
+    begun[0].get(timeout=15)
+    assert rows(other) == [3, 9]
+
+
+def test_a_page_that_is_not_known_to_write_reads_at_once(
+    path: Path, other: sqlite3.Connection, handlers: Handlers
+) -> None:
+    """Its transaction has no turn to wait for, whoever writes."""
+    other.execute("begin immediate")
+    other.execute("insert into row values (2)")
+
+    def read() -> list[Any]:
+        with closing(sqlite3.connect(path, timeout=0.01, isolation_level=None)) as conn:
+            conn.execute("begin")
+            found = conn.execute(COUNT).fetchall()
+            conn.execute("commit")
+            return found
+
+    found: list[Any] = []
+    ask(handlers, "/read", lambda: found.extend(read())).get(timeout=15)
+    assert found == [(1,)]
+    other.execute("commit")
+
+
+def test_one_that_has_read_loses_its_turn_where_it_does_not_write(
+    path: Path, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may wait for the other one."""
+    ask(handlers, "/count", change, path).get(timeout=15)
+
+    def read() -> None:
+        with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as conn:
+            conn.execute("begin")
+            conn.execute(COUNT).fetchall()
+            conn.execute("commit")
+
+    def wait_for_another() -> None:
+        monkeypatch.setattr(busy, "MAX_READ_S", 0.05)
+        ask(handlers, "/count", read).get(timeout=15)
+
+    ask(handlers, "/count", change, path, 0.0, wait_for_another).get(timeout=15)
+
+
+def test_only_pages_that_write_soon_and_often_have_turns() -> None:
+    """With a write-ahead log others could commit meanwhile, so that it must be sooner."""
+    page = "POST", 1, "/count"
+
+    def share(*after: float | None) -> float:
+        busy.upgrades.clear()
+        for after_s in after:
+            busy.note_upgrade("rows.db", page, COUNT, after_s)
+        return busy.upgrade_share("rows.db", page, COUNT)
+
+    assert share() == share(None) == 0
+    assert share(0.1) == share(0.1, 0.1) == 1
+    assert 0.2 < share(0.1, None, None, None, None) < 0.4
+    assert share(0.1, None, None, None, None, None) == 0
+    assert share(0.6) == 0
+    busy.with_log.add("rows.db")
+    assert share(0.1) == 0
+    assert share(0.01) == 1
+    busy.with_log.clear()
+    busy.upgrades.clear()
+
+
+@pytest.mark.usefixtures("patience")
+def test_a_connection_that_was_forgotten_has_no_turn(path: Path, handlers: Handlers) -> None:
+    """It was collected as garbage within its transaction."""
+    ask(handlers, "/count", change, path).get(timeout=15)
+
+    def forget() -> None:
+        conn = sqlite3.connect(path, timeout=30, isolation_level=None)
+        conn.execute("begin")
+        conn.execute(COUNT).fetchone()
+        assert len(busy.writers[str(path)]) == 1
+
+    with warnings.catch_warnings(action="ignore"):
+        ask(handlers, "/count", forget).get(timeout=15)
+        gc.collect()
+    started_s = time.monotonic()
+    ask(handlers, "/count", change, path).get(timeout=15)
+    assert time.monotonic() - started_s < 10
+    assert not busy.writers[str(path)]
+
+
+@pytest.mark.usefixtures("only_woken", "patience")
+def test_an_error_that_ends_a_transaction_wakes_the_next_one(
+    path: Path, conn: sqlite3.Connection, other: sqlite3.Connection
+) -> None:
+    """So does one of a statement that is a transaction by itself."""
+    other.execute("create table single (number unique)")
+    other.execute("insert into single values (1)")
+    other.execute("begin immediate")
+    waiting = held_up(conn.execute, "insert into single values (2)")
+    with pytest.raises(sqlite3.IntegrityError):
+        other.execute("insert or rollback into single values (1)")
+    waiting.get(timeout=15)
+
+
+def test_writers_queue_that_have_begun_by_a_statement(
+    path: Path, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that has only begun holds no lock: its first change waits like any other."""
+    attempts: list[str] = []
+    attempt = ThreadedConnection._attempt
+
+    def note(conn: Any, *args: Any) -> Any:
+        attempts.append(args[2].keyword)
+        return attempt(conn, *args)
+
+    conns = [sqlite3.connect(path, timeout=30, isolation_level=None) for _ in range(5)]
+    written: list[int] = []
+
+    def write(number: int) -> None:
+        conns[number].execute("begin")
+        conns[number].execute("savepoint one")
+        conns[number].execute("insert into row values (?)", (number,))
+        written.append(number)
+        conns[number].execute("commit")
+
+    other.execute("begin immediate")
+    pause_s = busy.FIRST_RETRY_S
+    monkeypatch.setattr(busy, "FIRST_RETRY_S", 20.0)  # none tries again without being woken
+    monkeypatch.setattr(busy, "LAST_RETRY_S", 20.0)
+    monkeypatch.setattr(ThreadedConnection, "_attempt", note)
+    writers = []
+    for number in range(5):
+        writers.append(gevent.spawn(write, number))
+        wait_until(lambda: len(next(iter(busy.waiting.values()), ())) == len(writers), "the wait")
+    assert attempts.count("INSERT") == 1
+    monkeypatch.setattr(busy, "FIRST_RETRY_S", pause_s)
+    other.execute("commit")
+    gevent.joinall(writers, timeout=15, raise_error=True)
+    assert written == list(range(5))
+    for conn in conns:
+        conn.close()
+
+
+def test_the_end_of_a_savepoint_is_no_end_of_the_transaction(
+    path: Path, conn: sqlite3.Connection
+) -> None:
+    """It has the lock on."""
+    conn.execute("begin immediate")
+    conn.execute("savepoint one")
+    conn.execute("insert into row values (2)")
+    conn.execute("rollback to one")
+    assert conn.has_write_lock()  # type: ignore[attr-defined]
+    assert len(busy.writers[str(path)]) == 1
+    conn.rollback()
+    assert not busy.writers[str(path)]
+
+
 def test_what_a_thread_does_stands_for_its_page(handlers: Handlers) -> None:
     """Of a request in a native thread its page is known there as well."""
     request = SimpleNamespace(method="POST", path="/short")
@@ -428,10 +641,13 @@ from greenline.offload.sqlite import busy
 def main():
     with busy.Retries("rows.db", "BEGIN"):
         tell(busy.must_queue("rows.db", is_quick=False))
+        conn = sqlite3.connect("file:rows?mode=memory&cache=shared", uri=True)
+        conn.execute("begin immediate")
+        tell(any(busy.writers.values()))
         child = os.fork()
         if child == 0:
-            tell(busy.must_queue("rows.db", is_quick=False))
+            tell(busy.must_queue("rows.db", is_quick=False) or any(busy.writers.values()))
             os._exit(0)
         os.waitpid(child, 0)
 """)
-    assert lines == ["True", "False"]
+    assert lines == ["True", "True", "False"]
