@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from gevent.monkey import get_original
 
 from greenline.telemetry import shared_memory
 from greenline.telemetry.counters import (
@@ -269,7 +268,7 @@ def test_a_forked_child_does_not_hold_the_row(memory: int) -> None:
         assert totals(memory) == {}
     finally:
         assert worker.process.stdin is not None
-        get_original("os", "close")(worker.process.stdin.fileno())
+        worker.process.stdin.close()
 
 
 def test_durations_of_all_workers_are_added_up(memory: int) -> None:
