@@ -121,7 +121,7 @@ def test_a_format_that_is_unknown_is_one_clear_line(target: Target, tmp_path: Pa
 
 def test_a_line_that_is_no_document_ends_the_import(target: Target, tmp_path: Path) -> None:
     """The batches before it are stored, and that is said; the file names the line."""
-    path = write(tmp_path / "a.ndjson", 2_500, '{_id: 2501}', '{"_id": 2502}')
+    path = write(tmp_path / "a.ndjson", 2_500, "{_id: 2501}", '{"_id": 2502}')
     said = fails("import", str(path), address(target))
     assert said == (
         f"{path}: line 2501: not valid JSON: Expecting property name enclosed in double quotes "
