@@ -2,7 +2,8 @@
 Make .venv and install the pinned requirements into it: python3 embedded/venv.py SET.
 
 The console script ``greenline`` of this checkout is added, and what the package has in C is
-compiled where there is a compiler: pip would have to build both.
+compiled where there is a compiler: pip would have to build both. gunicorn_h1c has no wheel for
+Linux, so on Debian root gets a compiler where there is none.
 
 1. Nothing is done when it was done before, for these requirements, here, with this Python.
 2. An install that was cut short leaves a mark, and the next run starts .venv anew.
@@ -61,10 +62,14 @@ def main(name):
         signal.signal(each, signal.default_int_handler)
     lock = os.open(CHECKOUT, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
+    if not (any(_read(_stamp(each)) == _digest() for each in _holding(name)) and _python_runs()):
+        _make(name)
     _compile()
-    if any(_read(_stamp(each)) == _digest() for each in _holding(name)) and _python_runs():
-        _add_script()
-        return
+    _add_script()
+
+
+def _make(name):
+    """Make .venv, or add to it what is missing."""
     _require_new_enough()
     if os.path.exists(UNFINISHED) or (os.path.exists(VENV) and not _python_runs()):
         shutil.rmtree(VENV)
@@ -74,8 +79,8 @@ def main(name):
         _require_venv()
         _log(f"making .venv, about {VENV_S} s")
         _run([sys.executable, "-m", "venv", VENV])
+    _require_compiler()
     _install(name)
-    _add_script()
     with open(_stamp(name), "w") as stamp:
         stamp.write(_digest())
     os.remove(UNFINISHED)
@@ -89,7 +94,7 @@ def _install(name):
     for each in SETS[name]:
         pip += ["-r", os.path.join(CHECKOUT, each)]
     if not sys.stdout.isatty():
-        _run([*pip, "--quiet"])
+        _run([*pip, "--quiet"], hint=_compiler_hint())
         return
     seen = 0
     # pip's errors go to stderr, which it has from us.
@@ -111,7 +116,7 @@ def _install(name):
             sys.stdout.write("\r\x1b[K")  # the bar goes: what comes next begins in its place
             sys.stdout.flush()
     if process.returncode:
-        _fail("failed, see above: " + " ".join(pip[:4]))
+        _fail("failed, see above: " + " ".join(pip[:4]) + _compiler_hint())
 
 
 def _draw(seen, count, what):
@@ -226,22 +231,52 @@ def _require_venv():
     if subprocess.call(found, stderr=subprocess.DEVNULL) == 0:
         return
     package = "python{}.{}-venv".format(*sys.version_info[:2])
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        _log(f"installing the system package {package}, about 10 s")
-        environ = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-        _run(["apt-get", "update", "-qq"], environ)
-        _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", package], environ)
-    else:
+    if not _add_packages([package]):
         _fail("python3 -m venv is missing; install the system package " + package)
 
 
-def _run(command, environ=None):
+def _require_compiler():
+    """Install a compiler as root where there is none; else pip may find wheels of everything."""
+    if not _has_compiler():
+        _add_packages(_compiler_packages())
+
+
+def _has_compiler():
+    """Return whether pip can compile gunicorn_h1c, which has no wheel for Linux."""
+    compiler = shlex.split(os.environ.get("CC", "cc"))[0]
+    header = os.path.join(sysconfig.get_path("include"), "Python.h")
+    return bool(shutil.which(compiler)) and os.path.exists(header)
+
+
+def _compiler_packages():
+    return ["gcc", "libc6-dev", "python{}.{}-dev".format(*sys.version_info[:2])]
+
+
+def _compiler_hint():
+    if _has_compiler():
+        return ""
+    packages = ", ".join(_compiler_packages())
+    return "; what has no wheel needs a C compiler: install the system packages " + packages
+
+
+def _add_packages(names):
+    """Install system packages where that is possible, on Debian and as root; return whether."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return False
+    _log("installing the system packages {}, about {} s".format(", ".join(names), 10 * len(names)))
+    environ = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    _run(["apt-get", "update", "-qq"], environ)
+    _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *names], environ)
+    return True
+
+
+def _run(command, environ=None, hint=""):
     try:
         status = subprocess.call(command, env=environ, stdin=subprocess.DEVNULL)
     except KeyboardInterrupt:
         sys.exit(130)
     if status:
-        _fail("failed, see above: " + " ".join(command[:4]))
+        _fail("failed, see above: " + " ".join(command[:4]) + hint)
 
 
 def _fail(line):
