@@ -265,14 +265,15 @@ def _add_packages(names):
         return False
     _log("installing the system packages {}, about {} s".format(", ".join(names), 10 * len(names)))
     environ = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    _run(["apt-get", "update", "-qq"], environ)
-    _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *names], environ)
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *names]
+    for command in ["apt-get", "update", "-qq"], install:
+        _run(command, environ, stdout=subprocess.DEVNULL)
     return True
 
 
-def _run(command, environ=None, hint=""):
+def _run(command, environ=None, hint="", stdout=None):
     try:
-        status = subprocess.call(command, env=environ, stdin=subprocess.DEVNULL)
+        status = subprocess.call(command, env=environ, stdin=subprocess.DEVNULL, stdout=stdout)
     except KeyboardInterrupt:
         sys.exit(130)
     if status:

@@ -143,11 +143,14 @@ def test_the_script_runs_the_code_of_the_checkout(
         assert (done.stdout, done.stderr) == (f"greenline {__version__}\n", "")
 
 
-def test_a_failed_install_names_the_compiler_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_install_names_the_compiler_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the headers of this Python; where there is one, nothing is said of it."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     monkeypatch.setenv("CC", "no-such-compiler -O2")
     assert venv._compiler_hint().endswith(f"system packages gcc, libc6-dev, python{version}-dev")
     monkeypatch.setenv("CC", "true")
-    monkeypatch.setattr(venv.os.path, "exists", lambda path: path.endswith("/Python.h"))
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(venv.sysconfig, "get_path", lambda _: str(tmp_path))
     assert venv._compiler_hint() == ""
