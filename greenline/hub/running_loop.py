@@ -109,31 +109,27 @@ class _RunningLoop:
         self._loop = loop
         # Its own child greenlets, such as SQLAlchemy's, switch to it without its leaving.
         self._is_inside = True
-        # What a child greenlet of another one, whose class has no hooks, has left while it waits.
         # The hooks for generators are the loop's by now: another loop would close the generators
         # at its end, in the middle.
-        left = _get_in_thread(), _swap_current_task(loop, None)
-        self._before: tuple[Any, Any, tuple[Any, Any]] = *left, (None, None)
-        _set_in_thread(loop)
+        self._generators: Any = (None, None)
+        self._task: Any = None
+        # What a child greenlet of another one, whose class has no hooks, has left while it waits.
+        self._before: tuple[Any, Any] = _enter(loop, None), self._generators
 
     def enter(self) -> None:
         if self._is_inside:
             return
         self._is_inside = True
-        left = _get_in_thread()
-        _set_in_thread(self._loop)
-        task = _swap_current_task(self._loop, self._task)
-        self._before = left, task, sys.get_asyncgen_hooks()
+        self._before = _enter(self._loop, self._task), sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(*self._generators)
 
     def leave(self) -> None:
         self._is_inside = False
-        loop, task, generators = self._before
+        left, generators = self._before
         self._generators = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(*generators)
         # A task that blocks leaves its loop free for the tasks of other greenlets.
-        self._task = _swap_current_task(self._loop, task)
-        _set_in_thread(loop)
+        self._task = _leave(self._loop, left)
 
     def switch_out(self) -> None:
         self.leave()
@@ -151,16 +147,37 @@ class _RunningLoop:
         return type(self._greenlet).throw(self._greenlet, *args)
 
 
-def _swap_in_dict(loop: Any, task: Any) -> Any:
+def _enter(loop: Any, task: Any) -> tuple[Any, Any]:
+    """Have *loop* run in the thread, with *task* as the current one; return what they replace."""
+    left = _get_in_thread()
+    if sys.version_info >= (3, 14):  # the thread has one current task, that of its running loop
+        left_task = None if left is None else tasks._swap_current_task(left, None)
+        _set_in_thread(loop)
+        tasks._swap_current_task(loop, task)
+    else:
+        left_task = _swap_current_task(loop, task)
+        _set_in_thread(loop)
+    return left, left_task
+
+
+def _leave(loop: Any, left: tuple[Any, Any]) -> Any:
+    """Restore what :func:`_enter` has returned; return the task of *loop* that is current now."""
+    left_loop, left_task = left
+    if sys.version_info >= (3, 14):
+        task = tasks._swap_current_task(loop, None)
+        _set_in_thread(left_loop)
+        if left_loop is not None:
+            tasks._swap_current_task(left_loop, left_task)
+    else:
+        task = _swap_current_task(loop, left_task)
+        _set_in_thread(left_loop)
+    return task
+
+
+def _swap_current_task(loop: Any, task: Any) -> Any:
+    """Do it in the dict of all loops: Python 3.12's own raises a KeyError where none is current."""
     current: dict[Any, Any] = tasks._current_tasks
     left = current.pop(loop, None)
     if task is not None:
         current[loop] = task
     return left
-
-
-# Python 3.12 has its own, which raises a KeyError where no task is current.
-if sys.version_info >= (3, 14):
-    _swap_current_task = tasks._swap_current_task
-else:
-    _swap_current_task = _swap_in_dict
