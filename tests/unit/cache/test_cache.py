@@ -733,8 +733,10 @@ if pid == 0:
     os._exit(cache.get_or_load("k", lambda: 7))
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
+    # From Python 3.12 on each fork of a process with threads warns.
+    python = [sys.executable, "-W", "ignore:This process"]
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+        [*python, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
     )
     assert (done.stdout, done.stderr) == ("7\n", "")
 

@@ -43,7 +43,9 @@ def install(folder: Path, name: str, *requires: str, files: tuple[str, ...] = ()
     lines = [f"Name: {name}", "Version: 99.0", *(f"Requires-Dist: {each}" for each in requires)]
     (info / "METADATA").write_text("Metadata-Version: 2.1\n" + "\n".join(lines) + "\n")
     module = f"{name.replace('-', '_')}.py"
-    (folder / module).touch()
+    for each in (module, *files):
+        (folder / each).parent.mkdir(parents=True, exist_ok=True)
+        (folder / each).touch()  # from Python 3.12 on a file that is missing is not listed
     (info / "RECORD").write_text("".join(f"{each},,\n" for each in (module, *files)))
 
 
