@@ -76,7 +76,7 @@ class Examined:
         # What runs may find something in a file that is not examined, such as one of the tests.
         if path not in self.comments:
             self.comments[path] = {}
-            with suppress(SyntaxError, OSError, RecursionError):
+            with suppress(SyntaxError, OSError):
                 self.comments[path] = read(project.folder / path, path).ignored
         return self.comments[path]
 
@@ -111,7 +111,7 @@ def _modules(project: Project, examined: Examined, paths: Iterable[Path]) -> Ite
         shown = project.shown(path)
         try:
             module = read(path, shown)
-        except (SyntaxError, OSError, RecursionError) as error:
+        except (SyntaxError, OSError) as error:
             line = getattr(error, "lineno", None)
             reason = getattr(error, "msg", None) or str(error)
             examined.unreadable.append((f"{shown}:{line}" if line else shown, reason))
@@ -123,7 +123,7 @@ def _modules(project: Project, examined: Examined, paths: Iterable[Path]) -> Ite
 
 def _commands(project: Project) -> Iterator[Module]:
     for path in project.commands():
-        with suppress(SyntaxError, OSError, RecursionError):
+        with suppress(SyntaxError, OSError):
             yield read(path, project.shown(path))
 
 

@@ -24,10 +24,9 @@ def parse(source: bytes) -> ast.Module:
     try:
         with warnings.catch_warnings(action="ignore"):  # of the application's code
             return ast.parse(source)
-    except MemoryError as error:  # too deep for the parser
+    except (MemoryError, RecursionError) as error:  # too deep for the parser; for the tree
         raise SyntaxError("nested too deeply") from error
-    # Null bytes, in older versions of Python; too deep for the tree.
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:  # null bytes, in older versions of Python
         raise SyntaxError(str(error)) from error
 
 
@@ -37,13 +36,15 @@ def read(path: Path, shown: str) -> Module:
 
     :param path: where it is.
     :param shown: the path that findings show.
-    :raises SyntaxError: :func:`parse` has raised it.
-    :raises RecursionError: it is nested too deeply to be walked.
+    :raises SyntaxError: :func:`parse` has raised it, or it is nested too deeply to be walked.
     :raises OSError: it cannot be read.
     """
     source = path.read_bytes()
     module = Module(shown, parse(source), source.count(b"\n"), _ignored(source))
-    _Reader(module).read()
+    try:
+        _Reader(module).read()
+    except RecursionError as error:
+        raise SyntaxError("nested too deeply") from error
     return module
 
 

@@ -26,7 +26,7 @@ def examined(folder: Path, **files: bytes | str) -> Examined:
         (b"# coding: no-such\nx = 1\n", "unknown encoding"),
         (b"x = 1\0\n", "null bytes"),
         ("x = " + "(" * 300 + ")" * 300, "too many nested parentheses"),
-        ("x = 1" + " + 1" * 200_000, "recursion depth"),
+        ("x = 1" + " + 1" * 200_000, "nested too deeply"),
         (f"x = {'not ' * 20_000}1\n", "nested too deeply"),
     ],
     ids=["syntax", "encoding", "null bytes", "parentheses", "operators", "memory"],

@@ -181,7 +181,8 @@ class Direct(ThreadPoolExecutor):
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         future = super().submit(fn, *args, **kwargs)
-        self._work_queue.get().run()
+        context = [self._create_worker_context()] if sys.version_info >= (3, 14) else []
+        self._work_queue.get().run(*context)
         return future
 
     def _adjust_thread_count(self) -> None:

@@ -19,7 +19,7 @@ WRAPPED = """
 inner = psycopg2.connect
 psycopg2.connect = lambda *args, **kwargs: inner(*args, **kwargs)
 """
-NO_LIBPQ = "import math; psycopg2._psycopg.__file__ = math.__file__\n"
+NO_LIBPQ = "import greenlet; psycopg2._psycopg.__file__ = greenlet._greenlet.__file__\n"
 SHOW = """
 from greenline.patch import patch_all
 patch_all()
