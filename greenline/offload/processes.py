@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import gevent
 from gevent.event import AsyncResult
+from gevent.monkey import get_original
 
 from greenline.hub.backoff import Backoff
 from greenline.hub.deadline import wait_for, wait_in
@@ -32,6 +33,7 @@ T = TypeVar("T")
 _system: Callable[[Any], int] = os.system
 _wait: Callable[[], tuple[int, int]] = os.wait
 _waitpid: Callable[[int, int], tuple[int, int]] = os.waitpid  # that of gevent, after its patches
+_native_waitpid: Callable[[int, int], tuple[int, int]] = get_original("os", "waitpid")
 _wait4: Callable[[int, int], tuple[int, int, struct_rusage]] = os.wait4
 _waitid: Callable[[int, int, int], Any] = getattr(os, "waitid", None)  # type: ignore[assignment]  # macOS
 
@@ -55,7 +57,9 @@ def system(command: Any) -> int:
 def waitpid(pid: int, options: int, /) -> tuple[int, int]:
     """Wait for a child process in the hub, as :func:`os.waitpid` does, with its parameters."""
     if not can_wait():
-        return _waitpid(pid, options)
+        # As the interpreter ends, multiprocessing's resource tracker is waited for (Python 3.13),
+        # and gevent's waitpid() would fail: no greenlet switches any more.
+        return (_native_waitpid if sys.is_finalizing() else _waitpid)(pid, options)
     if options & os.WNOHANG:
         return _try_waitpid(pid, options)
     loop: Any = gevent.get_hub().loop
