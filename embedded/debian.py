@@ -140,8 +140,8 @@ def _run(command: list[str | Path]) -> str:
 
 def _libraries(archive: Path) -> list[str]:
     """Return the names of the libraries that *archive* depends on and that are not installed."""
-    depends = _run(["dpkg-deb", "--field", archive, "Depends"])
-    names = re.findall(r"(?:^|,)\s*(lib[a-z0-9.+-]+)", depends)
+    depends = _run(["dpkg-deb", "--field", archive, "Pre-Depends", "Depends"])
+    names = re.findall(r"(?:^|,|:)\s*(lib[a-z0-9.+-]+)", depends, re.MULTILINE)
     # libc-dev is no package but what libc6-dev provides, which comes with a compiler.
     return [name for name in names if name != "libc-dev" and not _is_installed(name)]
 

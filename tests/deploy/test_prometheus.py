@@ -89,9 +89,15 @@ SLEEPS_S = (0.02, 0.4)  # of most requests, and of three in a hundred
 
 
 @pytest.fixture(scope="module")
-def programs() -> Path:
-    """The folder of prometheus and promtool."""
-    return debian.unpacked("prometheus") / "usr/bin"
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of prometheus and promtool, which has a package of its own from Debian 13 on."""
+    folder = tmp_path_factory.mktemp("bin")
+    for name in ("prometheus", "promtool"):
+        program = debian.unpacked("prometheus") / "usr/bin" / name
+        if not program.exists():
+            program = debian.unpacked(name) / "usr/bin" / name
+        (folder / name).symlink_to(program)
+    return folder
 
 
 def promtool(programs: Path, *arguments: str, given: str = "") -> str:

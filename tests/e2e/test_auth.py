@@ -3,7 +3,6 @@
 import re
 import shlex
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -486,7 +485,7 @@ def fresh(databases: Databases, empty_database: str) -> dict[str, str]:
 def test_a_start_without_a_first_key_is_refused(fresh: dict[str, str]) -> None:
     """One line says what to type; what it says is right, and an expired key does not count."""
     make_key(fresh, "expired", "read")
-    psql(fresh["DATABASE_URL"], "update api_keys set expires_at = now()")
+    execute(fresh["DATABASE_URL"], "update api_keys set expires_at = now()")
     with service(fresh, wait=False) as running:
         assert running.process.wait(timeout=60) != 0
         assert [line for line in running.log.splitlines() if "AUTH" in line] == [REFUSAL]
@@ -524,7 +523,7 @@ def test_a_service_that_could_not_ask_waits_for_a_first_key(
         wait_until(lambda: "there is no API key" in running.log, "it to say what is missing")
         make_key(fresh, "first", "read")
         wait_until(running.is_ready, "it to be ready")
-        psql(fresh["DATABASE_URL"], "delete from api_keys")
+        execute(fresh["DATABASE_URL"], "delete from api_keys")
         time.sleep(LIMIT_S)
         assert running.is_ready()  # a service whose last key went is no broken one
 
@@ -615,7 +614,7 @@ def test_a_broken_store_tells_no_secret(fresh: dict[str, str]) -> None:
     token = make_key(fresh, "first", *SCOPES)
     with service(fresh) as running:
         assert running.get("/agents", headers=bearer(token)).status == 200
-        psql(fresh["DATABASE_URL"], "alter table api_keys rename to lost")
+        execute(fresh["DATABASE_URL"], "alter table api_keys rename to lost")
         time.sleep(LIMIT_S)
         answer = running.get("/agents", headers=bearer(token))
         assert answer.status == 500
@@ -626,8 +625,9 @@ def test_a_broken_store_tells_no_secret(fresh: dict[str, str]) -> None:
         assert tokens.digest(token).hex() not in running.log
 
 
-def psql(url: str, statement: str) -> None:
-    subprocess.run(["psql", url, "-c", statement], check=True, capture_output=True, timeout=20)
+def execute(url: str, statement: str) -> None:
+    with closing(psycopg2.connect(url)) as conn, conn, conn.cursor() as cursor:
+        cursor.execute(statement)
 
 
 def test_the_commands_make_list_and_revoke(fresh: dict[str, str]) -> None:

@@ -248,7 +248,10 @@ def test_it_is_started_again_and_ends_with_the_arbiter() -> None:
         wait_until(lambda: not lives(second), "its end")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs workers as another user")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(each.stat().st_mode & 1 for each in CHECKOUT.parents),
+    reason="only root runs workers as another user, who has to be able to read the checkout",
+)
 def test_it_runs_as_the_user_of_the_workers() -> None:
     """And not as root, where the arbiter does."""
     with watching("--user", "nobody", "--group", "nogroup") as (running, _):

@@ -212,7 +212,7 @@ first = mongo.open(workers=1, resources=resources)
 second = mongo.open(workers=1)
 with first.database() as database:
     second.close()
-    print(database.command("ping")["ok"])
+    print(database.command("ping")["ok"], flush=True)
 child = os.fork()
 if child == 0:
     own = mongo.open(workers=2)
