@@ -116,6 +116,9 @@ def _exchange_keys(probe: Any, kept: list[Any]) -> Exchange:
         for values in gc.get_referents(each)
         if type(values) is dict and key in values
     ]
+    # What the current greenlet has set stays its own.
+    _, sentinel = (ctypes.py_object * 2).from_buffer(pair)
+    greenlet.getcurrent().__dict__[ATTRIBUTE] = _Key(key, sentinel, dicts)
     # The state has a reference of its own to each of the two.
     by_address = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
     take, drop = (by_address((name, ctypes.pythonapi)) for name in ("Py_IncRef", "Py_DecRef"))
@@ -124,7 +127,7 @@ def _exchange_keys(probe: Any, kept: list[Any]) -> Exchange:
         attributes = greenlets[1].__dict__
         own = attributes.get(ATTRIBUTE)
         if own is None:
-            own = attributes[ATTRIBUTE] = _Key(dicts)
+            own = attributes[ATTRIBUTE] = _Key(object(), _Sentinel(), dicts)
         for place, each in enumerate((own.key, own.sentinel)):
             take(id(each))
             last, pair[place] = pair[place], id(each)
@@ -137,14 +140,18 @@ class _Key:
     """
     A greenlet's key and sentinel.
 
+    :param key: the one of the current greenlet, or a new object.
+    :param sentinel: likewise.
     :param dicts: of the thread-locals whose values belong to the thread, each with these values.
     """
 
-    def __init__(self, dicts: list[tuple[dict[Any, Any], dict[str, Any]]]) -> None:
-        self.key, self.sentinel = object(), _Sentinel()
+    def __init__(
+        self, key: object, sentinel: object, dicts: list[tuple[dict[Any, Any], dict[str, Any]]]
+    ) -> None:
+        self.key, self.sentinel = key, sentinel
         self._dicts = dicts
         for values, of_thread in dicts:
-            values[self.key] = of_thread
+            values[key] = of_thread
 
     def __del__(self) -> None:
         for values, _ in self._dicts:
