@@ -8,7 +8,6 @@ import signal
 from contextlib import suppress
 
 import gevent
-import pytest
 from hypothesis import HealthCheck, settings
 
 from embedded import debian
@@ -21,6 +20,25 @@ settings.load_profile("greenline")
 
 # A shell's job in the background ignores SIGINT, and what it starts would ignore it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _add_curl() -> None:
+    """Put Debian's curl on the PATH: the commands of the pages run it."""
+    command, env = debian.program("curl")
+    folder = debian.FOLDER / "bin"
+    folder.mkdir(exist_ok=True)
+    new = folder / f"curl.{os.getpid()}"
+    libraries = shlex.quote(env["LD_LIBRARY_PATH"])
+    new.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {command} "$@"\n')
+    new.chmod(0o755)
+    new.replace(folder / "curl")
+    os.environ["PATH"] += f"{os.pathsep}{folder}"
+
+
+# Here and not in a fixture, which tests.side_by_side may not find. A fresh Debian has no curl.
+if shutil.which("curl") is None:
+    with suppress(ConfigError):
+        _add_curl()
 
 
 def pytest_collection_modifyitems() -> None:
@@ -36,17 +54,3 @@ def pytest_runtest_setup() -> None:
     gevent.get_hub().loop.update_now()
     # A test that answers a request in this greenlet leaves its environ behind.
     deadline.count_in(None)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _curl(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Fetch curl where there is none, as on a fresh Debian: the commands of the pages run it."""
-    if shutil.which("curl") is not None:
-        return
-    with suppress(ConfigError):
-        command, env = debian.program("curl")
-        wrapper = tmp_path_factory.mktemp("bin") / "curl"
-        libraries = shlex.quote(env["LD_LIBRARY_PATH"])
-        wrapper.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {command} "$@"\n')
-        wrapper.chmod(0o755)
-        os.environ["PATH"] += f"{os.pathsep}{wrapper.parent}"
