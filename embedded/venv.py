@@ -266,17 +266,21 @@ def _add_packages(names):
     _log("installing the system packages {}, about {} s".format(", ".join(names), 10 * len(names)))
     environ = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *names]
-    for command in ["apt-get", "update", "-qq"], install:
-        _run(command, environ, stdout=subprocess.DEVNULL)
-    return True
+    return all(
+        _call(command, env=environ, stdout=subprocess.DEVNULL) == 0
+        for command in (["apt-get", "update", "-qq"], install)
+    )
 
 
-def _run(command, environ=None, hint="", stdout=None):
+def _call(command, **options):
     try:
-        status = subprocess.call(command, env=environ, stdin=subprocess.DEVNULL, stdout=stdout)
+        return subprocess.call(command, stdin=subprocess.DEVNULL, **options)
     except KeyboardInterrupt:
         sys.exit(130)
-    if status:
+
+
+def _run(command, hint=""):
+    if _call(command):
         _fail("failed, see above: " + " ".join(command[:4]) + hint)
 
 
