@@ -24,7 +24,7 @@ from greenline.hub.gevent_compat import (
     green_threading,
 )
 
-_native_ident: Callable[[], int] = get_original("_thread", "get_ident")
+native_ident: Callable[[], int] = get_original("_thread", "get_ident")
 _idents: dict[int, int] = {}  # by the id of an offload thread's greenlet, that of its caller
 _callers: dict[int, "Caller"] = {}  # likewise
 _known: dict[str, Any] = {}  # by the key of a thread-local, a reference to all its values
@@ -95,7 +95,7 @@ class Caller:
         """
         self._number = number = id(thread)
         if is_request:
-            self._thread, self._native = thread, _native_ident()
+            self._thread, self._native = thread, native_ident()
         _idents[number] = self._ident
         _callers[number] = self
         if not self._has_left:

@@ -15,7 +15,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import gevent
-from gevent.monkey import get_original
 from greenlet import getcurrent, greenlet
 
 from greenline.hub import callers
@@ -25,7 +24,6 @@ GEVENT = os.path.join(os.path.dirname(gevent.__file__), "")
 
 #: The interpreter's own: by the idents of native threads.
 native: Callable[[], dict[int, FrameType]] = sys._current_frames
-_native_ident: Callable[[], int] = get_original("_thread", "get_ident")
 _threads: "WeakValueDictionary[int, greenlet]" = WeakValueDictionary()
 
 
@@ -52,7 +50,7 @@ def current_frames() -> dict[int, FrameType]:
     The native threads are there as well, by the idents that the system's threads have.
     """
     natives = native()
-    natives[_native_ident()] = mine = sys._getframe(1)
+    natives[callers.native_ident()] = mine = sys._getframe(1)
     found = dict(natives)
     # A copy: a greenlet may be noted in another native thread meanwhile.
     for reference in _threads.valuerefs():

@@ -104,8 +104,8 @@ def _exchange_keys(probe: Any, kept: list[Any]) -> Exchange:
     """
     found = [key for each in gc.get_referents(probe) if type(each) is dict for key in each]
     words = (ctypes.c_void_p * STATE_WORDS).from_address(_state_of_thread())
-    places = [place for place, word in enumerate(words) if [word] == list(map(id, found))]
-    if len(places) != 1:
+    places = [place for place, word in enumerate(words) if word in map(id, found)]
+    if len(found) != 1 or len(places) != 1:
         raise LatePatching(ELSEWHERE)
     (key,), (place,) = found, places
     pair = (ctypes.c_void_p * 2).from_buffer(words, place * ctypes.sizeof(ctypes.c_void_p))

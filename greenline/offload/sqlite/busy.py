@@ -170,7 +170,7 @@ def must_queue(database: str, is_quick: bool) -> bool:
     return False
 
 
-def has_turn(
+def is_others_turn(
     database: str, turns: list[ReferenceType[Any]], me: ReferenceType[Any], has_lock: bool
 ) -> bool:
     """
@@ -179,8 +179,8 @@ def has_turn(
     :param database: the name of the database, str.
     :param turns: its entry in :data:`writers`.
     :param me: the connection that asks, as it is there.
-    :param has_lock: whether that counts which has the write lock. Otherwise only one that has read,
-        which would fail: sqlite itself tells of the lock.
+    :param has_lock: whether one that has the write lock counts. If not, only one that has read and
+        is to write does: it would fail, while sqlite itself refuses what needs a lock that is held.
     """
     since_s = monotonic() - _max_read_s(database)
     for each in turns:

@@ -20,7 +20,7 @@ from greenline.offload.sqlite import busy
 from greenline.offload.sqlite.busy import (
     FIRST_RETRY_S,
     Retries,
-    has_turn,
+    is_others_turn,
     must_queue,
     upgrades,
     waiting,
@@ -405,7 +405,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         is_writer = share > 0 and self._timeout_s > 0
         is_behind = is_writer and (
             (waiting and must_queue(database, writes and self._has_quick_commits()))
-            or (turns and has_turn(database, turns, self._reference, has_lock=not writes))
+            or (turns and is_others_turn(database, turns, self._reference, has_lock=not writes))
         )
         takes_lock = writes and (is_first or not self._locked_s)
         # One that has read, and was not expected to write, asked for no turn, and has one now.
@@ -416,7 +416,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
                 self._take_turn(begun_s or self._read_s)
             try:
                 result = self._attempt(func, args, statement, begins)
-            except BaseException as error:
+            except BaseException as error:  # any error may have ended the transaction
                 if not self._has_to_wait(error, statement):
                     raise
             else:
@@ -431,7 +431,9 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
                 retries.wait(until_s)
                 self._yielded_s = self._read_s = now_s = monotonic()
                 is_patient = is_writer and turns and now_s < patient_until_s
-                if is_patient and has_turn(database, turns, self._reference, has_lock=not writes):
+                if is_patient and is_others_turn(
+                    database, turns, self._reference, has_lock=not writes
+                ):
                     continue
                 if takes_lock:
                     begun_s = now_s
