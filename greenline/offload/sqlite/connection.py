@@ -405,7 +405,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         is_writer = share > 0 and self._timeout_s > 0
         is_behind = is_writer and (
             (waiting and must_queue(database, writes and self._has_quick_commits()))
-            or (turns and is_others_turn(database, turns, self._reference, has_lock=not writes))
+            or (turns and self._is_others_turn(writes))
         )
         takes_lock = writes and (is_first or not self._locked_s)
         # One that has read, and was not expected to write, asked for no turn, and has one now.
@@ -431,9 +431,7 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
                 retries.wait(until_s)
                 self._yielded_s = self._read_s = now_s = monotonic()
                 is_patient = is_writer and turns and now_s < patient_until_s
-                if is_patient and is_others_turn(
-                    database, turns, self._reference, has_lock=not writes
-                ):
+                if is_patient and self._is_others_turn(writes):
                     continue
                 if takes_lock:
                     begun_s = now_s
@@ -462,6 +460,10 @@ class ThreadedConnection(_Connection):  # type: ignore[misc]
         if self._timeout_s == 0 or monotonic() >= until_s:
             return False
         return would_wait(error, statement.keyword, self._has_read)
+
+    def _is_others_turn(self, writes: bool) -> bool:
+        """Return whether another connection is to write before this one reads, or *writes*."""
+        return is_others_turn(self._database, self._writers, self._reference, has_lock=not writes)
 
     def _note_upgrade(self, after_s: float | None) -> None:
         """Note that the transaction writes *after_s* after it has read, or not at all."""
